@@ -18,8 +18,10 @@ export function filterName(filter) {
 
 export const sameFilter = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
-// Return the elements of facets; `samples` is how many the query has, `filters` are in force, `toggle(filter)` acts.
-export function facetCards(facets, samples, filters, toggle) {
+// Return the elements of facets. `samples`: how many the query has; `fields`: names of all fields, whose values are
+// classes; `filters` are in force; `toggle(filter)` acts.
+export function facetCards(facets, { samples, fields, filters, toggle }) {
+  const rank = (facet) => rankOf(facet, fields);
   const active = (filter) => filters.some((other) => sameFilter(filter, other));
   const shown = facets.filter((facet) => !isPlain(facet, samples, active)).sort((one, other) => rank(one) - rank(other));
   const cards = shown.map((facet) => draw(facet, samples, active, toggle)).filter(Boolean);
@@ -33,12 +35,12 @@ const FOLDED = 5;
 const folds = new Map(); // name of a facet: open or folded by hand, so that another query keeps it
 const name = (facet) => facet.column ?? `(${facet.kind})`;
 
-function rank(facet) {
+function rankOf(facet, fields) {
   if (facet.kind === "broken") return 0;
   if (facet.kind === "missing") return 4;
   if (facet.column === "__size__") return 2;
   if (isBytes(facet.column)) return FOLDED;
-  return facet.kind === "values" && facet.column !== "__shard__" ? 1 : 3;
+  return facet.kind === "values" && fields.has(facet.column) ? 1 : 3;
 }
 
 // True if all samples have one value: there is nothing to choose.

@@ -21,6 +21,7 @@ const dialogs = [find("large"), find("goto"), find("help")];
 let about = null;
 let state = { ...NOTHING };
 let query = null; // the answer that is shown
+let answered = null; // the state that it answers
 let running = null; // AbortController of a query
 let choice = null;
 let anchor = null; // index of the last marked sample, where a range begins
@@ -69,14 +70,16 @@ async function apply(next, focus = false) {
   }
 }
 
-async function run(focus) {
+async function run(focus, error = "") {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
   const slow = setTimeout(() => busy(true), SLOW);
   try {
-    query = await Query.run(request(state), signal);
-    say(find("search-error"), "");
+    const asked = state;
+    query = await Query.run(request(asked), signal);
+    answered = asked;
+    say(find("search-error"), error);
     anchor = null;
     samples.show(query, { about, view: state.view, sort: state.sort, at: state.at });
     drawCount();
@@ -86,10 +89,24 @@ async function run(focus) {
   } catch (error) {
     if (error.name === "AbortError") return;
     say(find("search-error"), error.message);
+    await goBack();
   } finally {
     clearTimeout(slow);
     if (!signal.aborted) busy(false);
   }
+}
+
+// Show again what was shown before a question that has no answer; the text of the question stays to be corrected.
+async function goBack() {
+  const { text, language } = state;
+  const isFirst = query === null;
+  if (isFirst && sameQuery(state, NOTHING)) return;
+  state = isFirst ? { ...NOTHING, view: state.view } : { ...answered, view: state.view, at: state.at };
+  history.replaceState(history.state, "", toHash(state));
+  drawControls();
+  find("language").value = language;
+  find("text").value = text;
+  if (isFirst) await run(false, find("search-error").textContent);
 }
 
 function busy(on) {
@@ -177,7 +194,12 @@ async function drawFacets(signal) {
     const facets = await query.facets(signal);
     if (signal.aborted) return;
     const focused = find("facets").contains(document.activeElement);
-    const cards = facetCards(facets, query.samples, state.facets, toggle);
+    const cards = facetCards(facets, {
+      samples: query.samples,
+      fields: new Set(about.fields.map((field) => field.name)),
+      filters: state.facets,
+      toggle,
+    });
     list.replaceChildren(...(cards.length ? cards : [make("p", { class: "soft", text: "There is nothing to count." })]));
     if (focused) find("facets").focus();
   } catch (error) {

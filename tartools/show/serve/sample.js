@@ -62,13 +62,16 @@ export class Sample {
 
   fill(sample) {
     this.empty();
-    const pictures = sample.fields.filter(({ kind }) => kind === "picture");
+    const pictures = [
+      ...sample.fields.filter(({ kind }) => kind === "picture"),
+      ...sample.fields.filter(({ heatmap }) => heatmap),
+    ];
     const media = sample.fields.filter(({ kind }) => Object.hasOwn(MEDIA, kind));
     const stage = make("div", { class: "stage" });
     if (pictures.length) this.showPicture(stage, sample, pictures, pictures[0]);
     else for (const field of media) if (field.kind === "video" || field.waveform) stage.append(player(sample, field));
     const fields = make("div", { class: "fields" });
-    for (const field of sample.fields) fields.append(this.field(sample, field, stage, pictures));
+    for (const field of sample.fields) fields.append(fieldSection(sample, field));
     if (!stage.querySelector("audio, video")) fields.prepend(...media.map((field) => player(sample, field)));
     fields.append(this.columns(sample), place(sample));
     this.body.classList.toggle("staged", stage.hasChildNodes());
@@ -76,8 +79,8 @@ export class Sample {
   }
 
   showPicture(stage, sample, pictures, field) {
-    const image = make("img", { alt: `${fieldName(field.name)} of ${sample.key}` });
-    const url = payload(sample.position, field.name);
+    const image = make("img", { alt: `${field.heatmap ? "heat map of " : ""}${fieldName(field.name)} of ${sample.key}` });
+    const url = field.heatmap || payload(sample.position, field.name);
     const preview = thumbnail(sample.position, field.name, PREVIEW_PIXELS);
     const note = make("p", { class: "soft note", role: "status" });
     image.addEventListener("error", async () => {
@@ -97,24 +100,6 @@ export class Sample {
       button(fieldName(other.name), () => this.showPicture(stage, sample, pictures, other), { "aria-pressed": String(other === field) }),
     );
     stage.prepend(make("p", { class: "views", role: "group", "aria-label": "Picture" }, ...choices));
-  }
-
-  field(sample, field, stage, pictures) {
-    const url = payload(sample.position, field.name);
-    const head = make(
-      "h3",
-      {},
-      make("span", { class: "name", text: fieldName(field.name) }),
-      make("span", { class: "soft", text: [describe(field), size(field.size)].filter(Boolean).join(" · ") }),
-      make("a", { href: url, download: `${sample.key.split("/").pop()}.${field.name}`, text: "Download", "aria-label": `Download ${fieldName(field.name)}` }),
-    );
-    const node = make("section", { class: "field" }, head);
-    if (field.broken) node.append(make("p", { class: "wrong", text: field.broken }));
-    if (field.json !== undefined && field.json !== null) node.append(jsonBlock(field.json));
-    else if (field.text !== undefined && field.text !== null) node.append(textBlock(field.text));
-    if (field.shape) node.append(make("p", { class: "soft", text: `shape ${field.shape.join(" x ") || "scalar"}` }));
-    if (field.heatmap) node.append(heatmap(field));
-    return node;
   }
 
   columns(sample) {
@@ -140,6 +125,22 @@ export class Sample {
 // Columns that say what is shown anyway: the place of the sample, and values and sizes of its fields.
 const isPlace = (name) => /^__\w+__$/.test(name);
 const isShownField = (sample, name) => sample.fields.some((field) => name === field.name || name === `${field.name}.size`);
+
+function fieldSection(sample, field) {
+  const url = payload(sample.position, field.name);
+  const head = make(
+    "h3",
+    {},
+    make("span", { class: "name", text: fieldName(field.name) }),
+    make("span", { class: "soft", text: [field.broken ? "" : describe(field), size(field.size)].filter(Boolean).join(" · ") }),
+    make("a", { href: url, download: `${sample.key.split("/").pop()}.${field.name}`, text: "Download", "aria-label": `Download ${fieldName(field.name)}` }),
+  );
+  const node = make("section", { class: "field" }, head);
+  if (field.broken) node.append(make("p", { class: "wrong", text: field.broken }));
+  if (field.json !== undefined && field.json !== null) node.append(jsonBlock(field.json));
+  else if (field.text !== undefined && field.text !== null) node.append(textBlock(field.text));
+  return node;
+}
 
 // What a field is; its text follows, and need not be said twice.
 const describe = ({ description, text }) => (typeof text === "string" ? description.split(":")[0] : description);
@@ -171,12 +172,6 @@ function waveform(url, media) {
     if (media.duration) media.currentTime = ((event.clientX - box.left) / box.width) * media.duration;
   });
   return node;
-}
-
-function heatmap(field) {
-  const image = make("img", { src: field.heatmap, alt: `heat map of ${fieldName(field.name)}`, class: "heatmap" });
-  image.addEventListener("error", async () => image.replaceWith(make("p", { class: "wrong", text: await whyNot(field.heatmap) })));
-  return image;
 }
 
 function place(sample) {

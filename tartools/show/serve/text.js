@@ -4,6 +4,7 @@ import { button, count, make } from "./dom.js";
 
 const LINES_SHOWN = 24; // of a text, before it is folded
 const CHARACTERS_SHOWN = 3000;
+const LIST_CHARACTERS = 72; // of a list that is put on one line
 const OPEN_DEPTH = 2; // levels of JSON that are open at first
 const OPEN_LINES = 40; // a longer object or list is folded at first, unless it is the outermost
 
@@ -23,7 +24,7 @@ export function textBlock(text) {
 // 12345678901234567890 would change if it were parsed here.
 export function jsonBlock(text) {
   const root = make("div", { class: "json" });
-  const lines = text.split("\n");
+  const lines = joinLists(text.split("\n"));
   const stack = [root];
   for (const [n, line] of lines.entries()) {
     const top = stack[stack.length - 1];
@@ -43,6 +44,21 @@ export function jsonBlock(text) {
     }
   }
   return root;
+}
+
+// Put lists of a few plain values, such as boxes, on one line.
+function joinLists(lines) {
+  const joined = [];
+  for (let n = 0; n < lines.length; n += 1) {
+    let end = n + 1;
+    while (/\[$/.test(lines[n]) && /^\s*["\-\dtfnNI]/.test(lines[end] ?? "") && !/[[{]$/.test(lines[end])) end += 1;
+    const list = lines.slice(n + 1, end).map((line) => line.trim()).join(" ");
+    if (end > n + 1 && list.length <= LIST_CHARACTERS && /^\s*\],?$/.test(lines[end] ?? "")) {
+      joined.push(lines[n] + list + lines[end].trim());
+      n = end;
+    } else joined.push(lines[n]);
+  }
+  return joined;
 }
 
 const indent = (line) => line.length - line.trimStart().length;

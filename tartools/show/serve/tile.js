@@ -75,7 +75,8 @@ function listRow(node, row, { columns }) {
 
 // The first value of a column of classes, which is short.
 function classValues(row, about) {
-  const column = about.columns.find(({ name, type, facet }) => facet && type === "text" && row.columns[name]);
+  const names = new Set(about.fields.map((field) => field.name));
+  const column = about.columns.find(({ name, facet }) => facet && names.has(name) && (row.columns[name] ?? "") !== "");
   return column ? [String(row.columns[column.name]).slice(0, 60)] : [];
 }
 
