@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.archives import encoded, photograph
 from tests.conftest import BIN, Run, clean_environment, keys_in, make_tar
 from tests.show.browser import DESKTOP, NARROW, chromium
+from tests.tiers import by_turns, exhaustive
 
 __all__ = ["chromium"]
 
@@ -47,7 +48,7 @@ def mixed() -> bytes:
         members.append((f"{key}.jpg", picture[:3000] if n in (5, 41) else picture))
         members.append((f"{key}.cls", CLASSES[n % 3].encode()))
         if n != 7:
-            words = {"number": n, "big": BIG, "words": "a <b> & 'c'", "boxes": [[n, 1, 2, 3]] * 20}
+            words = {"number": n, "big": BIG, "words": "a <b> & 'c'", "boxes": [[n, 1, 2, 3]] * 60}
             members.append((f"{key}.json", json.dumps(words).encode()))
     array = io.BytesIO()
     np.save(array, np.arange(12.0).reshape(3, 4))
@@ -325,6 +326,7 @@ def test_filters_sort_and_the_address(visit: Visit, folder: Path) -> None:
     expect(page.locator("#large")).to_be_hidden()
     page.get_by_role("button", name="Remove the filter cls = dog").click()
     count(page, "63 samples")
+    expect(page.get_by_role("button", name="dog 20")).to_have_attribute("aria-pressed", "false")
     group = page.get_by_role("group", name="json:number: histogram")
     group.get_by_role("button").first.press("Shift+ArrowRight")
     expect(group.get_by_role("button").nth(1)).to_be_focused()
@@ -485,7 +487,7 @@ def test_sounds_play_and_seek(visit: Visit, folder: Path) -> None:
     expect(page.locator("audio")).to_have_count(0)
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (NARROW, "dark")])
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), pytest.param(NARROW, "dark", marks=exhaustive)])
 def test_markup_in_shards_stays_text(visit: Visit, tmp_path: Path, size: tuple[int, int], scheme: str) -> None:
     url = tmp_path / "a<b>&amp;.tar"
     url.write_bytes(hostile())
@@ -536,6 +538,7 @@ CONTRAST = """() => {
 }"""
 
 
+@by_turns("scheme")
 @pytest.mark.parametrize(("size", "columns"), [(NARROW, 2), (DESKTOP, 5)])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_both_widths_and_can_be_read(

@@ -26,8 +26,18 @@ export function facetCards(facets, { samples, fields, filters, toggle }) {
   const shown = facets.filter((facet) => !isPlain(facet, samples, active)).sort((one, other) => rank(one) - rank(other));
   const cards = shown.map((facet) => draw(facet, samples, active, toggle)).filter(Boolean);
   for (const [n, node] of cards.entries()) node.open = folds.has(name(shown[n])) ? folds.get(name(shown[n])) : rank(shown[n]) < FOLDED;
+  for (const [n, node] of cards.entries()) node.dataset.facet = name(shown[n]);
   for (const [n, node] of cards.entries()) node.addEventListener("toggle", () => folds.set(name(shown[n]), node.open));
   return cards;
+}
+
+// Replace the cards in a list; what has the focus in one of them gives it to what is pressed in its successor.
+export function replaceCards(list, cards) {
+  const focused = list.contains(document.activeElement) ? document.activeElement.closest("[data-facet]")?.dataset.facet : null;
+  list.replaceChildren(...cards);
+  const card = cards.find((node) => node.dataset.facet === focused);
+  if (card) (card.querySelector("[aria-pressed=true]") || card.querySelector("summary")).focus();
+  else if (focused) list.parentNode.focus();
 }
 
 // What a person looks for first; sizes of single fields are folded.

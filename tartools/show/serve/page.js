@@ -4,7 +4,7 @@ import { fromHash, NOTHING, request, sameQuery, toHash } from "./address.js";
 import { getJson, Query } from "./api.js";
 import { Choice } from "./choice.js";
 import { button, columnName, count, find, make, say, several } from "./dom.js";
-import { facetCards, filterName, sameFilter } from "./facets.js";
+import { facetCards, filterName, replaceCards, sameFilter } from "./facets.js";
 import { fillHelp, isTyping } from "./keys.js";
 import { Sample } from "./sample.js";
 import { Samples } from "./samples.js";
@@ -106,6 +106,7 @@ async function goBack() {
   drawControls();
   find("language").value = language;
   find("text").value = text;
+  drawNote();
   if (isFirst) await run(false, find("search-error").textContent);
 }
 
@@ -193,15 +194,13 @@ async function drawFacets(signal) {
   try {
     const facets = await query.facets(signal);
     if (signal.aborted) return;
-    const focused = find("facets").contains(document.activeElement);
     const cards = facetCards(facets, {
       samples: query.samples,
       fields: new Set(about.fields.map((field) => field.name)),
       filters: state.facets,
       toggle,
     });
-    list.replaceChildren(...(cards.length ? cards : [make("p", { class: "soft", text: "There is nothing to count." })]));
-    if (focused) find("facets").focus();
+    replaceCards(list, cards.length ? cards : [make("p", { class: "soft", text: "There is nothing to count." })]);
   } catch (error) {
     if (error.name === "AbortError") return;
     list.replaceChildren(make("p", { class: "wrong", role: "alert", text: error.message }), button("Try again", () => drawFacets(signal)));
@@ -334,7 +333,7 @@ function press(event) {
     if (document.body.classList.contains("with-facets")) showFilters(false);
     else samples.go(samples.current);
   } else if (isTyping(target)) done = false;
-  else if (key === "Enter" && target.matches("button, a, summary, input")) done = false;
+  else if ((key === "Enter" || key === " ") && target !== document.body) done = false;
   else if (samples.target(key) !== undefined && !target.closest(".command, .facets")) samples.go(samples.target(key));
   else if (Object.hasOwn(COMMANDS, key)) COMMANDS[key]();
   else done = false;
