@@ -1,4 +1,4 @@
-"""Make the pictures of the README, in docs/pictures: a contact sheet in a browser, and what tarstat prints.
+"""Make the pictures in docs/pictures: a contact sheet and a served page in a browser, and what tarstat prints.
 
     python docs/pictures.py
 
@@ -14,6 +14,7 @@ import pty
 import random
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -67,19 +68,36 @@ def make_data(url: str, samples: int = SAMPLES) -> None:
             writer.write(sample)
 
 
-def photograph_page(page: Path, picture: Path) -> None:
-    """Write a picture of the HTML file *page*, as Chromium shows it, to the PNG file *picture*."""
+def photograph_page(address: str, picture: Path, ready: str = "body", keys: tuple[str, ...] = ()) -> None:
+    """Write a picture of the page at *address*, as Chromium shows it, to the PNG file *picture*.
+
+    *ready*: a selector of what has to be there; then *keys* are pressed.
+    """
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": SCREEN[0], "height": SCREEN[1]})
-        tab.goto(page.as_uri())
-        tab.evaluate("Promise.all([...document.images].map(image => image.decode()))")
+        tab.goto(address)
+        tab.wait_for_selector(ready)
+        for key in keys:
+            tab.keyboard.press(key)
+        tab.wait_for_load_state("networkidle")
+        tab.evaluate("Promise.all([...document.images].map(image => image.decode().catch(() => {})))")
+        tab.wait_for_timeout(500)  # milliseconds: pictures fade in
         shot = tab.screenshot()
         browser.close()
     with Image.open(io.BytesIO(shot)) as opened:
         opened.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(picture, optimize=True)
+
+
+def photograph_served(command: list[str], folder: str, picture: Path) -> None:
+    """Write a picture of the page that *command*, run in *folder*, serves: of five marked samples."""
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        photograph_page(address, picture, ".facets .card", ("x", *("ArrowRight",) * 4, "X"))
+        server.send_signal(signal.SIGINT)
 
 
 def printed_on_terminal(command: list[str], folder: str) -> str:
@@ -118,7 +136,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_data(f"{folder}/shapes.tar")
         subprocess.run([commands / "tarshow", "--html", "shapes.html", "shapes.tar"], cwd=folder, check=True)
-        photograph_page(Path(folder, "shapes.html"), FOLDER / "tarshow-html.png")
+        photograph_page(Path(folder, "shapes.html").as_uri(), FOLDER / "tarshow-html.png")
+        serve = [str(commands / "tarshow"), "-q", "--serve", "--decode", "shapes.tar"]
+        photograph_served(serve, folder, FOLDER / "tarshow-serve.png")
         words = printed_on_terminal([str(commands / "tarstat"), "--decode", "shapes.tar"], folder)
         draw_terminal(words, "tarstat --decode shapes.tar", FOLDER / "tarstat.svg")
 

@@ -18,8 +18,8 @@ export function filterName(filter) {
 
 export const sameFilter = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
-// Return the elements of facets. `samples`: how many the query has; `fields`: names of all fields, whose values are
-// classes; `filters` are in force; `toggle(filter)` acts.
+// Return the elements of facets. `samples`: how many the query has; `fields`: kinds of all fields by name; values of
+// fields are classes; `filters` are in force; `toggle(filter)` acts.
 export function facetCards(facets, { samples, fields, filters, toggle }) {
   const rank = (facet) => rankOf(facet, fields);
   const active = (filter) => filters.some((other) => sameFilter(filter, other));
@@ -40,7 +40,7 @@ export function replaceCards(list, cards) {
   else if (focused) list.parentNode.focus();
 }
 
-// What a person looks for first; sizes of single fields are folded.
+// What a person looks for first; sizes of single fields, and whole JSON, are folded.
 const FOLDED = 5;
 const folds = new Map(); // name of a facet: open or folded by hand, so that another query keeps it
 const name = (facet) => facet.column ?? `(${facet.kind})`;
@@ -49,7 +49,7 @@ function rankOf(facet, fields) {
   if (facet.kind === "broken") return 0;
   if (facet.kind === "missing") return 4;
   if (facet.column === "__size__") return 2;
-  if (isBytes(facet.column)) return FOLDED;
+  if (isBytes(facet.column) || fields.get(facet.column) === "json") return FOLDED;
   return facet.kind === "values" && fields.has(facet.column) ? 1 : 3;
 }
 

@@ -196,7 +196,7 @@ async function drawFacets(signal) {
     if (signal.aborted) return;
     const cards = facetCards(facets, {
       samples: query.samples,
-      fields: new Set(about.fields.map((field) => field.name)),
+      fields: new Map(about.fields.map((field) => [field.name, field.kind])),
       filters: state.facets,
       toggle,
     });
