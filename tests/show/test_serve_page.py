@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from tests.archives import encoded, photograph
-from tests.conftest import BIN, Run, clean_environment, keys_in, make_tar
+from tests.conftest import BIN, ROOT, Run, clean_environment, keys_in, make_tar
 from tests.show.browser import DESKTOP, NARROW, chromium
 from tests.tiers import by_turns, exhaustive
 
@@ -412,6 +412,16 @@ def test_by_keys_alone(visit: Visit, folder: Path) -> None:
     press(page, "Escape")
     expect(page.get_by_role("complementary", name="Filters")).to_be_hidden()
     assert page.evaluate("getComputedStyle(document.querySelector('li:has(:focus)')).outlineWidth") == "3px"
+
+
+def test_the_help_and_the_docs_list_the_same_keys(visit: Visit, folder: Path) -> None:
+    page = visit(folder / "mixed.tar")
+    press(page, "?")
+    rows = page.locator("#help-keys").locator("dt, dd").all_text_contents()
+    helped = [(" ".join(keys.split()), words) for keys, words in zip(rows[::2], rows[1::2], strict=True)]
+    docs = (ROOT / "docs" / "browse.md").read_text().partition("## Keys\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| (`.*`) \| (.*) \|$", docs, re.MULTILINE)
+    assert [(keys.replace("`", ""), words) for keys, words in listed] == helped
 
 
 def test_one_sample_with_all_its_fields(visit: Visit, folder: Path) -> None:
