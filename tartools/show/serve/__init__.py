@@ -4,5 +4,5 @@
                                                        └ places of members ─payloads→ bytes, thumbnails
 
 Begin reading at `server`, which checks requests, then at `routes`, which answers them. `page.html`, `page.css` and
-`page.js` are the page.
+`page.js`, with the modules that it imports, are the page; `docs/browse.md` lists its keys.
 """

@@ -1,7 +1,8 @@
 // Requests to the server of this page. All errors are texts for a person.
 
 const NO_ANSWER =
-  "The server of this page does not answer. If tarshow has ended, start it again in the terminal and open the address that it prints.";
+  "The server of this page does not answer. If tarshow has ended, start it again in the terminal " +
+  "and open the address that it prints.";
 
 export class ServerError extends Error {
   constructor(message, status) {

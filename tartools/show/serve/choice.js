@@ -13,7 +13,8 @@ export class Choice {
     this.changed = changed;
     this.count = 0;
     this.whole = null; // the query, if the marked samples are all of it
-    for (const [id, what] of [["save-keys", "keys"], ["save-table", "table"]]) find(id).addEventListener("click", () => this.save(what));
+    find("save-keys").addEventListener("click", () => this.save("keys"));
+    find("save-table").addEventListener("click", () => this.save("table"));
     find("unmark").addEventListener("click", () => this.clear());
     find("copy").addEventListener("click", () => this.copy());
   }

@@ -59,7 +59,13 @@ export function shown(value) {
 }
 
 // Columns of a table that have names of ours.
-const COLUMN_NAMES = { __key__: "key", __shard__: "shard", __size__: "size", __index__: "number in the shard", __begin__: "byte" };
+const COLUMN_NAMES = {
+  __key__: "key",
+  __shard__: "shard",
+  __size__: "size",
+  __index__: "number in the shard",
+  __begin__: "byte",
+};
 
 export const columnName = (name) => (Object.hasOwn(COLUMN_NAMES, name) ? COLUMN_NAMES[name] : name);
 export const isBytes = (name) => name === "__size__" || /(^|[._])(size|bytes)(__)?$/.test(name);

@@ -23,17 +23,22 @@ export const sameFilter = (one, other) => JSON.stringify(one) === JSON.stringify
 export function facetCards(facets, { samples, fields, filters, toggle }) {
   const rank = (facet) => rankOf(facet, fields);
   const active = (filter) => filters.some((other) => sameFilter(filter, other));
-  const shown = facets.filter((facet) => !isPlain(facet, samples, active)).sort((one, other) => rank(one) - rank(other));
-  const cards = shown.map((facet) => draw(facet, samples, active, toggle)).filter(Boolean);
-  for (const [n, node] of cards.entries()) node.open = folds.has(name(shown[n])) ? folds.get(name(shown[n])) : rank(shown[n]) < FOLDED;
-  for (const [n, node] of cards.entries()) node.dataset.facet = name(shown[n]);
-  for (const [n, node] of cards.entries()) node.addEventListener("toggle", () => folds.set(name(shown[n]), node.open));
+  const shown = facets.filter((facet) => !isEmpty(facet) && !isPlain(facet, samples, active));
+  shown.sort((one, other) => rank(one) - rank(other));
+  const cards = shown.map((facet) => draw(facet, samples, active, toggle));
+  for (const [n, node] of cards.entries()) {
+    const key = name(shown[n]);
+    node.dataset.facet = key;
+    node.open = folds.get(key) ?? rank(shown[n]) < FOLDED;
+    node.addEventListener("toggle", () => folds.set(key, node.open));
+  }
   return cards;
 }
 
 // Replace the cards in a list; what has the focus in one of them gives it to what is pressed in its successor.
 export function replaceCards(list, cards) {
-  const focused = list.contains(document.activeElement) ? document.activeElement.closest("[data-facet]")?.dataset.facet : null;
+  const { activeElement } = document;
+  const focused = list.contains(activeElement) ? activeElement.closest("[data-facet]")?.dataset.facet : null;
   list.replaceChildren(...cards);
   const card = cards.find((node) => node.dataset.facet === focused);
   if (card) (card.querySelector("[aria-pressed=true]") || card.querySelector("summary")).focus();
@@ -53,6 +58,14 @@ function rankOf(facet, fields) {
   return facet.kind === "values" && fields.has(facet.column) ? 1 : 3;
 }
 
+// True for a facet with nothing to press, or of a kind that this page does not know.
+function isEmpty({ kind, values: list, bins, missing: without, fields, count: number }) {
+  if (kind === "values") return !list.length;
+  if (kind === "histogram") return !bins.length && !without;
+  if (kind === "missing") return !fields.some((entry) => entry.count);
+  return kind !== "broken" || !number;
+}
+
 // True if all samples have one value: there is nothing to choose.
 function isPlain(facet, samples, active) {
   if (facet.kind !== "values" || facet.values.length !== 1 || facet.others) return false;
@@ -64,8 +77,7 @@ function draw(facet, samples, active, toggle) {
   if (facet.kind === "values") return values(facet, active, toggle);
   if (facet.kind === "histogram") return histogram(facet, active, toggle);
   if (facet.kind === "missing") return missing(facet, samples, active, toggle);
-  if (facet.kind === "broken" && facet.count) return card("Broken", line({ broken: true }, "broken samples", facet.count, samples, active, toggle));
-  return null;
+  return card("Broken", line({ broken: true }, "broken samples", facet.count, samples, active, toggle));
 }
 
 function card(title, ...body) {
@@ -76,13 +88,24 @@ function line(filter, text, number, most, active, toggle) {
   const bar = make("span", { class: "level" });
   bar.style.width = `${(100 * number) / Math.max(most, 1)}%`;
   const pressed = active(filter);
-  const node = button("", () => toggle(filter), { class: "line", "aria-pressed": String(pressed), title: `${pressed ? "Remove the filter" : "Filter"}: ${filterName(filter)}` });
-  node.append(make("span", { class: "name", text }), make("span", { class: "number", text: count(number) }), make("span", { class: "track", "aria-hidden": "true" }, bar));
+  const node = button(
+    "",
+    () => toggle(filter),
+    {
+      class: "line",
+      "aria-pressed": String(pressed),
+      title: `${pressed ? "Remove the filter" : "Filter"}: ${filterName(filter)}`,
+    },
+  );
+  node.append(
+    make("span", { class: "name", text }),
+    make("span", { class: "number", text: count(number) }),
+    make("span", { class: "track", "aria-hidden": "true" }, bar),
+  );
   return node;
 }
 
 function values(facet, active, toggle) {
-  if (!facet.values.length) return null;
   const most = Math.max(...facet.values.map((entry) => entry.count));
   const lines = facet.values.map(({ value, count: number }) => {
     const name = value === "" ? "empty" : columnValue(facet.column, value);
@@ -100,13 +123,14 @@ function values(facet, active, toggle) {
     }, { class: "link" });
     node.append(more);
   }
-  if (facet.others) node.append(make("p", { class: "soft", text: `${several(facet.others, "sample")} with other values` }));
+  if (facet.others) node.append(
+    make("p", { class: "soft", text: `${several(facet.others, "sample")} with other values` }),
+  );
   return node;
 }
 
 // One Tab stop for all bars. The arrows move among them, with Shift over several, and Enter filters; so does a drag.
 function histogram({ column, bins, missing: without }, active, toggle) {
-  if (!bins.length && !without) return null;
   const node = card(columnName(column));
   if (bins.length) node.append(...bars(column, bins, active, toggle));
   if (without) {
@@ -126,7 +150,10 @@ function bars(column, bins, active, toggle) {
     return `${bound(column, bins[from].from)} to ${bound(column, bins[to].to)}: ${count(sum)}`;
   };
   const rest = () => {
-    caption.replaceChildren(make("span", { text: bound(column, bins[0].from) }), make("span", { text: bound(column, bins[bins.length - 1].to) }));
+    caption.replaceChildren(
+      make("span", { text: bound(column, bins[0].from) }),
+      make("span", { text: bound(column, bins[bins.length - 1].to) }),
+    );
     for (const bar of list) bar.classList.remove("chosen");
   };
   const move = (n, extend) => {
@@ -142,10 +169,32 @@ function bars(column, bins, active, toggle) {
     fill.style.height = bin.count ? `max(2px, ${(100 * bin.count) / most}%)` : "0";
     const label = `${columnName(column)} ${words({ from: n, to: n })}`;
     const pressed = String(active({ column, from: bin.from, to: bin.to }));
-    return make("button", { type: "button", class: "bin", tabindex: n ? -1 : 0, "data-bin": n, "aria-label": label, "aria-pressed": pressed }, fill);
+    return make(
+      "button",
+      {
+        type: "button",
+        class: "bin",
+        tabindex: n ? -1 : 0,
+        "data-bin": n,
+        "aria-label": label,
+        "aria-pressed": pressed,
+      },
+      fill,
+    );
   });
-  const group = make("div", { class: "bins", role: "group", "aria-label": `${columnName(column)}: histogram; arrow keys move, with Shift over several bars` }, ...list);
-  const binOf = (node) => node?.closest?.(".bin") && group.contains(node) ? Number(node.closest(".bin").dataset.bin) : null;
+  const group = make(
+    "div",
+    {
+      class: "bins",
+      role: "group",
+      "aria-label": `${columnName(column)}: histogram; arrow keys move, with Shift over several bars`,
+    },
+    ...list,
+  );
+  const binOf = (node) => {
+    const bin = node?.closest?.(".bin");
+    return bin && group.contains(bin) ? Number(bin.dataset.bin) : null;
+  };
   let dragged = false;
   group.addEventListener("pointerdown", (event) => {
     dragged = binOf(event.target) !== null;
@@ -166,7 +215,7 @@ function bars(column, bins, active, toggle) {
   group.addEventListener("focusout", rest);
   group.addEventListener("click", (event) => {
     if (event.detail) return; // of a pointer: done
-    if (!list[range.last].contains(event.target)) move(binOf(event.target), false); // by a program, without a key before
+    if (!list[range.last].contains(event.target)) move(binOf(event.target), false); // without a key before
     press();
   });
   group.addEventListener("keydown", (event) => rove(event, list, move));
@@ -189,7 +238,12 @@ function rove(event, list, move) {
 
 function missing(facet, samples, active, toggle) {
   const fields = facet.fields.filter((entry) => entry.count);
-  if (!fields.length) return null;
-  const lines = fields.map(({ field, count: number }) => make("li", {}, line({ missing: field }, `no ${fieldName(field)}`, number, samples, active, toggle)));
+  const lines = fields.map(
+    ({ field, count: number }) => make(
+      "li",
+      {},
+      line({ missing: field }, `no ${fieldName(field)}`, number, samples, active, toggle),
+    ),
+  );
   return card("Missing fields", make("ul", {}, ...lines));
 }

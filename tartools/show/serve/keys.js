@@ -26,7 +26,11 @@ export const KEYS = [
 
 export function fillHelp() {
   const rows = KEYS.flatMap(([keys, words]) => [
-    make("dt", {}, ...keys.split(" ").flatMap((key) => (key === "or" ? [" or "] : [make("kbd", { text: key }), " "]))),
+    make(
+      "dt",
+      {},
+      ...keys.split(" ").flatMap((key) => (key === "or" ? [" or "] : [make("kbd", { text: key }), " "])),
+    ),
     make("dd", { text: words }),
   ]);
   find("help-keys").replaceChildren(...rows);

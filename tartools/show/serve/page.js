@@ -9,6 +9,8 @@ import { fillHelp, isTyping } from "./keys.js";
 import { Sample } from "./sample.js";
 import { Samples } from "./samples.js";
 
+const REPLACED =
+  "A shard was replaced since tarshow began: what is shown may be old. End tarshow, and start it again.";
 const SLOW = 150; // milliseconds until a query shows that it is at work
 const SETTLED = 300; // milliseconds from the last move to the address
 const PLACEHOLDERS = {
@@ -135,7 +137,10 @@ function drawControls() {
   find("sort").value = state.sort ? state.sort.column : "";
   find("direction").disabled = !state.sort;
   find("direction").textContent = state.sort?.descending ? "↓" : "↑";
-  find("direction").setAttribute("aria-label", state.sort?.descending ? "Descending; make it ascending" : "Ascending; make it descending");
+  find("direction").setAttribute(
+    "aria-label",
+    state.sort?.descending ? "Descending; make it ascending" : "Ascending; make it descending",
+  );
   find("view-grid").setAttribute("aria-pressed", String(state.view === "grid"));
   find("view-list").setAttribute("aria-pressed", String(state.view === "list"));
   drawNote();
@@ -143,20 +148,38 @@ function drawControls() {
 }
 
 function drawNote() {
-  const notes = { words: about.searched ? `in ${about.searched}` : "", expression: "as for tarfilter -S", sql: "what follows WHERE" };
+  const notes = {
+    words: about.searched ? `in ${about.searched}` : "",
+    expression: "as for tarfilter -S",
+    sql: "what follows WHERE",
+  };
   find("search-note").textContent = notes[find("language").value];
 }
 
-const filters = () => [
-  ...(state.text ? [{ name: state.language === "words" ? `“${state.text}”` : `${state.language === "sql" ? "WHERE" : "-S"} ${state.text}`, change: { text: "" } }] : []),
-  ...state.facets.map((facet) => ({ name: filterName(facet), change: { facets: state.facets.filter((other) => other !== facet) } })),
-];
+// Filters in force: the name of each, and the change of the state that removes it.
+function filters() {
+  const { text, language, facets } = state;
+  const names = { words: `“${text}”`, expression: `-S ${text}`, sql: `WHERE ${text}` };
+  const search = text ? [{ name: names[language], change: { text: "" } }] : [];
+  const without = (facet) => ({ facets: facets.filter((other) => other !== facet) });
+  return [...search, ...facets.map((facet) => ({ name: filterName(facet), change: without(facet) }))];
+}
 
 function drawChips() {
   const chips = filters().map(({ name, change }) =>
-    make("li", {}, button(name, () => undo(change), { class: "chip", "aria-label": `Remove the filter ${name}`, title: "Remove this filter" })),
+    make(
+      "li",
+      {},
+      button(
+        name,
+        () => undo(change),
+        { class: "chip", "aria-label": `Remove the filter ${name}`, title: "Remove this filter" },
+      ),
+    ),
   );
-  if (chips.length > 1) chips.push(make("li", {}, button("Remove all filters", () => undo({ text: "", facets: [] }), { class: "link" })));
+  if (chips.length > 1) chips.push(
+    make("li", {}, button("Remove all filters", () => undo({ text: "", facets: [] }), { class: "link" })),
+  );
   find("chips").replaceChildren(...chips);
   find("chips").hidden = chips.length === 0;
 }
@@ -168,7 +191,8 @@ function undo(change) {
 function drawCount() {
   if (!query) return;
   const all = query.samples === about.samples;
-  find("count").textContent = all ? several(query.samples, "sample") : `${count(query.samples)} of ${several(about.samples, "sample")}`;
+  const total = several(about.samples, "sample");
+  find("count").textContent = all ? total : `${count(query.samples)} of ${total}`;
   find("mark-all").textContent = all ? "Mark all" : `Mark all ${count(query.samples)}`;
   find("mark-all").disabled = query.samples === 0;
 }
@@ -203,7 +227,10 @@ async function drawFacets(signal) {
     replaceCards(list, cards.length ? cards : [make("p", { class: "soft", text: "There is nothing to count." })]);
   } catch (error) {
     if (error.name === "AbortError") return;
-    list.replaceChildren(make("p", { class: "wrong", role: "alert", text: error.message }), button("Try again", () => drawFacets(signal)));
+    list.replaceChildren(
+      make("p", { class: "wrong", role: "alert", text: error.message }),
+      button("Try again", () => drawFacets(signal)),
+    );
   }
   list.removeAttribute("aria-busy");
 }
@@ -394,7 +421,10 @@ function listen() {
   find("help-close").addEventListener("click", () => find("help").close());
   find("goto-cancel").addEventListener("click", () => find("goto").close());
   find("goto-form").addEventListener("submit", () => setTimeout(goToNumber)); // when the focus is back
-  for (const dialog of dialogs.slice(1)) dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  for (const dialog of dialogs.slice(1)) dialog.addEventListener(
+    "click",
+    (event) => event.target === dialog && dialog.close(),
+  );
   find("banner-reload").addEventListener("click", () => location.reload());
   document.addEventListener("replaced", (event) => warn(event.detail));
   document.addEventListener("visibilitychange", () => document.hidden || check());
@@ -409,7 +439,7 @@ function warn(text) {
 async function check() {
   try {
     const { replaced } = await getJson("/api/about");
-    if (replaced) warn(typeof replaced === "string" ? replaced : "A shard was replaced since tarshow began: what is shown may be old. End tarshow, and start it again.");
+    if (replaced) warn(typeof replaced === "string" ? replaced : REPLACED);
   } catch {
     // a request that matters says so
   }
@@ -426,7 +456,10 @@ async function start() {
   const title = about.title || about.inputs.join(" ");
   document.title = `${title} – tarshow`;
   find("title").textContent = title;
-  find("totals").textContent = [several(about.samples, "sample"), about.inputs.length > 1 ? several(about.inputs.length, "input") : ""].filter(Boolean).join(" · ");
+  find("totals").textContent = [
+    several(about.samples, "sample"),
+    about.inputs.length > 1 ? several(about.inputs.length, "input") : "",
+  ].filter(Boolean).join(" · ");
   const columns = about.columns.map(({ name }) => make("option", { value: name, text: columnName(name) }));
   find("sort").replaceChildren(make("option", { value: "", text: "as in the shards" }), ...columns);
   choice = new Choice(about.samples, drawMarks);

@@ -68,7 +68,9 @@ export class Rows {
       const rows = [];
       while (begin + rows.length < end) {
         const part = await this.query.rows(begin + rows.length, end, request.signal);
-        if (part.length === 0) throw new Error(`The server sends no samples from number ${begin + rows.length + 1} on.`);
+        if (part.length === 0) throw new Error(
+          `The server sends no samples from number ${begin + rows.length + 1} on.`,
+        );
         rows.push(...part); // fewer than asked for if they are large
       }
       if (this.closed) throw new DOMException("closed", "AbortError");

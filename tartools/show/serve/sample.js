@@ -38,7 +38,10 @@ export class Sample {
     } catch (error) {
       if (error.name === "AbortError") return;
       this.empty();
-      this.body.append(make("p", { class: "wrong", role: "alert", text: error.message }), button("Try again", () => this.show(position, key, number)));
+      this.body.append(
+        make("p", { class: "wrong", role: "alert", text: error.message }),
+        button("Try again", () => this.show(position, key, number)),
+      );
     }
     if (!signal.aborted) this.body.removeAttribute("aria-busy");
   }
@@ -79,7 +82,10 @@ export class Sample {
   }
 
   showPicture(stage, sample, pictures, field) {
-    const image = make("img", { alt: `${field.heatmap ? "heat map of " : ""}${fieldName(field.name)} of ${sample.key}` });
+    const image = make(
+      "img",
+      { alt: `${field.heatmap ? "heat map of " : ""}${fieldName(field.name)} of ${sample.key}` },
+    );
     const url = field.heatmap || payload(sample.position, field.name);
     const preview = thumbnail(sample.position, field.name, PREVIEW_PIXELS);
     const note = make("p", { class: "soft note", role: "status" });
@@ -97,20 +103,38 @@ export class Sample {
     stage.replaceChildren(this.zoom.node, this.zoom.tools, note);
     if (pictures.length < 2) return;
     const choices = pictures.map((other) =>
-      button(fieldName(other.name), () => this.showPicture(stage, sample, pictures, other), { "aria-pressed": String(other === field) }),
+      button(
+        fieldName(other.name),
+        () => this.showPicture(stage, sample, pictures, other),
+        { "aria-pressed": String(other === field) },
+      ),
     );
     stage.prepend(make("p", { class: "views", role: "group", "aria-label": "Picture" }, ...choices));
   }
 
   columns(sample) {
-    const entries = Object.entries(sample.columns || {}).filter(([name, value]) => !isPlace(name) && value !== null && !isShownField(sample, name));
+    const entries = Object.entries(sample.columns || {}).filter(
+      ([name, value]) => !isPlace(name) && value !== null && !isShownField(sample, name),
+    );
     if (!entries.length) return "";
     const rows = entries.flatMap(([name, value]) => {
       const text = columnValue(name, value);
-      const same = button(text === "" ? '""' : text, () => this.acts.filter({ column: name, value }), { class: "link", title: `Show only samples with this ${columnName(name)}` });
-      return [make("dt", { text: columnName(name) }), make("dd", {}, this.acts.isFacet(name) ? same : make("span", { text }))];
+      const same = button(
+        text === "" ? '""' : text,
+        () => this.acts.filter({ column: name, value }),
+        { class: "link", title: `Show only samples with this ${columnName(name)}` },
+      );
+      return [
+        make("dt", { text: columnName(name) }),
+        make("dd", {}, this.acts.isFacet(name) ? same : make("span", { text })),
+      ];
     });
-    return make("section", { class: "field" }, make("h3", {}, make("span", { class: "name", text: "Columns" })), make("dl", {}, ...rows));
+    return make(
+      "section",
+      { class: "field" },
+      make("h3", {}, make("span", { class: "name", text: "Columns" })),
+      make("dl", {}, ...rows),
+    );
   }
 
   // Play or pause the first sound or video; return false if there is none.
@@ -124,7 +148,9 @@ export class Sample {
 
 // Columns that say what is shown anyway: the place of the sample, and values and sizes of its fields.
 const isPlace = (name) => /^__\w+__$/.test(name);
-const isShownField = (sample, name) => sample.fields.some((field) => name === field.name || name === `${field.name}.size`);
+const isShownField = (sample, name) => sample.fields.some(
+  (field) => name === field.name || name === `${field.name}.size`,
+);
 
 function fieldSection(sample, field) {
   const url = payload(sample.position, field.name);
@@ -132,8 +158,19 @@ function fieldSection(sample, field) {
     "h3",
     {},
     make("span", { class: "name", text: fieldName(field.name) }),
-    make("span", { class: "soft", text: [field.broken ? "" : describe(field), size(field.size)].filter(Boolean).join(" · ") }),
-    make("a", { href: url, download: `${sample.key.split("/").pop()}.${field.name}`, text: "Download", "aria-label": `Download ${fieldName(field.name)}` }),
+    make(
+      "span",
+      { class: "soft", text: [field.broken ? "" : describe(field), size(field.size)].filter(Boolean).join(" · ") },
+    ),
+    make(
+      "a",
+      {
+        href: url,
+        download: `${sample.key.split("/").pop()}.${field.name}`,
+        text: "Download",
+        "aria-label": `Download ${fieldName(field.name)}`,
+      },
+    ),
   );
   const node = make("section", { class: "field" }, head);
   if (field.broken) node.append(make("p", { class: "wrong", text: field.broken }));
@@ -153,7 +190,9 @@ function player(sample, field) {
   if (field.kind === "video") media.setAttribute("playsinline", "");
   if (field.waveform) node.append(waveform(field.waveform, media));
   const failed = () => {
-    if (media.getAttribute("src")) node.replaceChildren(make("p", { class: "wrong", text: `${fieldName(field.name)}: ${field.broken || "this browser can't play it; download it to hear or see it"}` }));
+    if (!media.getAttribute("src")) return; // taken away
+    const reason = field.broken || "this browser can't play it; download it to hear or see it";
+    node.replaceChildren(make("p", { class: "wrong", text: `${fieldName(field.name)}: ${reason}` }));
   };
   media.addEventListener("error", failed);
   media.src = url;
@@ -166,7 +205,10 @@ function waveform(url, media) {
   const line = make("span", { class: "playhead" });
   const node = make("div", { class: "waveform", "aria-hidden": "true" }, make("img", { src: url, alt: "" }), line);
   node.querySelector("img").addEventListener("error", () => node.remove());
-  media.addEventListener("timeupdate", () => (line.style.left = `${(100 * media.currentTime) / (media.duration || 1)}%`));
+  media.addEventListener(
+    "timeupdate",
+    () => (line.style.left = `${(100 * media.currentTime) / (media.duration || 1)}%`),
+  );
   node.addEventListener("click", (event) => {
     const box = node.getBoundingClientRect();
     if (media.duration) media.currentTime = ((event.clientX - box.left) / box.width) * media.duration;
@@ -181,7 +223,19 @@ function place(sample) {
     ["size", `${count(sample.size)} bytes`],
     ["position", `${count(sample.position)} in the data set`],
   ];
-  const copy = button("Copy", () => navigator.clipboard.writeText(`${sample.shard} ${sample.offset} ${sample.key}`).then(() => (copy.textContent = "Copied")), { title: "Copy shard, byte and key" });
+  const copy = button(
+    "Copy",
+    async () => {
+      await navigator.clipboard.writeText(`${sample.shard} ${sample.offset} ${sample.key}`);
+      copy.textContent = "Copied";
+    },
+    { title: "Copy shard, byte and key" },
+  );
   const list = rows.flatMap(([name, value]) => [make("dt", { text: name }), make("dd", { text: value })]);
-  return make("section", { class: "field" }, make("h3", {}, make("span", { class: "name", text: "Place" }), copy), make("dl", {}, ...list));
+  return make(
+    "section",
+    { class: "field" },
+    make("h3", {}, make("span", { class: "name", text: "Place" }), copy),
+    make("dl", {}, ...list),
+  );
 }

@@ -35,7 +35,12 @@ export function jsonBlock(text) {
     } else if (/[[{]$/.test(plain) && n < lines.length - 1) {
       const length = linesInside(lines, n);
       const open = stack.length <= OPEN_DEPTH && (stack.length === 1 || length <= OPEN_LINES);
-      const summary = make("summary", {}, jsonLine(line), make("span", { class: "soft inside", text: `… ${count(length)} ${length === 1 ? "line" : "lines"}` }));
+      const summary = make(
+        "summary",
+        {},
+        jsonLine(line),
+        make("span", { class: "soft inside", text: `… ${count(length)} ${length === 1 ? "line" : "lines"}` }),
+      );
       const node = make("details", { open }, summary);
       top.append(node);
       stack.push(node);
