@@ -27,10 +27,10 @@ blanks are quoted: "cls=sea lion".
 --serve shows all samples, of shards or of a table of up to some ten million rows, in a browser: a grid or a list,
 search, sorting, facets, and samples to choose. It prints an address, http://127.0.0.1:PORT/?token=..., and serves until
 Ctrl-C ends it; only who has the token is answered. Shards are indexed first; their texts and JSON become columns. For
-large or remote data sets, make a table once (tarindex -f) and serve that. --facts adds size and format of pictures of
-shards, --decode decodes them all to find broken ones; a table has these columns if tarindex made them. The page saves
-lists of keys and tables, in the browser; nothing is written on this machine but a scratch file in --tmpdir. Needs the
-extra view (duckdb, pyarrow).
+large or remote data sets, make a table once (tarindex -f) and serve that. --facts adds columns about pictures, sounds
+and videos in shards, as tarindex --facts does, and --decode decodes all pictures to find broken ones; a table has these
+columns if tarindex made them. The page saves lists of keys and tables, in the browser; nothing is written on this
+machine but a scratch file in --tmpdir. Needs the extra view (duckdb, pyarrow).
 
 In the page's search, words are looked for in keys and texts; field==value is a whole value, field=part a part of one. A
 condition is SQL over columns, as behind WHERE (cls = 3 AND "jpg.width" < 200), or an expression as tarfilter -S takes
@@ -104,14 +104,14 @@ class Service(cli.Group):
     Attributes:
       serve: show all samples in a browser (--serve).
       port: of the server; None takes a free one.
-      facts, decode: index shards with columns of facts about pictures, from headers or decoded.
+      facts, decode: index shards with columns of facts about payloads, from headers or decoded.
     """
 
     serve: Annotated[bool, Option("--serve", "Show all samples in a browser: search, sort, choose.")] = False
     port: Annotated[
         int | None, Option("--port N", "Port of --serve, on 127.0.0.1.", minimum=0, default="a free one")
     ] = None
-    facts: Annotated[bool, Option("--facts", "For --serve: columns of facts about pictures of shards.")] = False
+    facts: Annotated[bool, Option("--facts", "Columns of facts about pictures, sounds and videos.")] = False
     decode: Annotated[bool, Option("--decode", "For --serve: decode all pictures, to find broken ones.")] = False
 
 
@@ -229,9 +229,11 @@ def serve_page(urls: Sequence[str], reading: Reading, service: Service, account:
     from tartools.show.serve import rowindex
     from tartools.show.serve.server import open_server
     from tartools.show.serve.textfacts import TextFacts
+    from tartools.tables.facts import PICTURE_COLUMNS_ONLY
 
     rowindex.check_duckdb()
-    facts = TextFacts((), pictures=service.facts or service.decode, decoded=service.decode)
+    measured = "all" if service.facts else PICTURE_COLUMNS_ONLY if service.decode else ""
+    facts = TextFacts((), measured=measured, decoded=service.decode)
     with open_server(urls, reading, facts, service.port or 0, cli.workers(0), account) as server:
         account.warn(f"{several(server.samples, 'sample')}: open this address in a browser; Ctrl-C ends it")
         process.print_now(f"{server.address}\n")
