@@ -12,11 +12,18 @@ export class Choice {
     this.bits = new Uint8Array(Math.ceil(samples / 8));
     this.changed = changed;
     this.count = 0;
+    this.version = 0; // changes with each mark
+    this.savedVersion = 0;
     this.whole = null; // the query, if the marked samples are all of it
     find("save-keys").addEventListener("click", () => this.save("keys"));
     find("save-table").addEventListener("click", () => this.save("table"));
     find("unmark").addEventListener("click", () => this.clear());
     find("copy").addEventListener("click", () => this.copy());
+  }
+
+  // True if leaving the page would lose marks.
+  get isUnsaved() {
+    return this.count > 0 && this.savedVersion !== this.version;
   }
 
   has(position) {
@@ -76,7 +83,7 @@ export class Choice {
     find("status").textContent = this.count ? `${several(this.count, "sample")} marked` : "No sample is marked";
     say(find("choice-error"), "");
     clearTimeout(this.timer);
-    this.version = (this.version || 0) + 1;
+    this.version += 1;
     if (this.count) this.timer = setTimeout(() => this.describe(this.version), PAUSE);
     this.changed();
   }
@@ -93,9 +100,11 @@ export class Choice {
   async save(what) {
     say(find("choice-error"), "");
     find("choice").setAttribute("aria-busy", "true");
+    const { version } = this;
     try {
       const { blob, name } = await this.send((body) => postForFile(`/api/choice/${what}`, body));
       download(blob, name || (what === "keys" ? "keys.txt" : "chosen.parquet"));
+      this.savedVersion = version;
       find("status").textContent = `Saved ${several(this.count, "sample")}`;
     } catch (error) {
       this.fail(error);

@@ -425,7 +425,8 @@ function listen() {
     "click",
     (event) => event.target === dialog && dialog.close(),
   );
-  find("banner-reload").addEventListener("click", () => location.reload());
+  find("banner-close").addEventListener("click", () => (find("banner").hidden = true));
+  window.addEventListener("beforeunload", (event) => choice.isUnsaved && event.preventDefault());
   document.addEventListener("replaced", (event) => warn(event.detail));
   document.addEventListener("visibilitychange", () => document.hidden || check());
 }

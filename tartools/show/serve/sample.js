@@ -221,7 +221,7 @@ function place(sample) {
     ["shard", sample.shard],
     ["byte", count(sample.offset)],
     ["size", `${count(sample.size)} bytes`],
-    ["position", `${count(sample.position)} in the data set`],
+    ["position", `${count(sample.position)}, counted from 0`],
   ];
   const copy = button(
     "Copy",

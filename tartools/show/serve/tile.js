@@ -37,7 +37,10 @@ export function frame(index, total) {
 export function listColumns(about, sort, width) {
   const room = Math.max(0, Math.floor((width - 660) / VALUE_COLUMN_PIXELS));
   const isTold = ({ name, facet }) => facet && !isBytes(name) && (name !== "__shard__" || about.inputs.length > 1);
-  const names = [...(sort ? [sort.column] : []), ...about.columns.filter(isTold).map(({ name }) => name)];
+  const told = about.columns.filter(isTold).map(({ name }) => name);
+  const fields = new Set(about.fields.map(({ name }) => name)); // their values, such as classes, first
+  const isField = (name) => fields.has(name);
+  const names = [...(sort ? [sort.column] : []), ...told.filter(isField), ...told.filter((name) => !isField(name))];
   return [...new Set(names)].filter((name) => !NAMED.includes(name)).slice(0, room);
 }
 
