@@ -335,6 +335,21 @@ def test_filters_sort_and_the_address(visit: Visit, folder: Path) -> None:
     expect(page.locator("#samples .base").last).to_have_text("0000")
 
 
+def test_an_address_from_anywhere(visit: Visit, folder: Path) -> None:
+    odd = '#filter={"column":"cls","from":{}}&filter=[1]&filter=null&filter={&filter={"column":7}&at=-1&open=x&view=x'
+    page = visit(folder / "mixed.tar", fragment=odd)
+    count(page, "63 samples")
+    focused(page, 0)
+    page = visit(folder / "mixed.tar", fragment="#q=cls+!!&lang=sql&view=list")
+    expect(page.locator("#search-error")).to_be_visible()
+    count(page, "63 samples")
+    expect(page.locator("#text")).to_have_value("cls !!")
+    page = visit(folder / "mixed.tar", fragment="#open=999")
+    expect(page.locator("#large-sample .wrong")).to_be_visible()
+    press(page, "Escape")
+    expect(page.locator("#large")).to_be_hidden()
+
+
 def test_a_choice_is_saved_and_the_command_does_the_same(
     visit: Visit, folder: Path, run: Run, shell: Run, tmp_path: Path
 ) -> None:

@@ -33,10 +33,20 @@ export function fromHash(hash) {
 function facetOf(text) {
   try {
     const facet = JSON.parse(text);
-    return facet && typeof facet === "object" && !Array.isArray(facet) ? facet : null;
+    return isFacet(facet) ? facet : null;
   } catch {
     return null;
   }
+}
+
+const isPlain = (value) => value === null || ["string", "number", "boolean"].includes(typeof value);
+
+function isFacet(facet) {
+  if (facet === null || typeof facet !== "object") return false;
+  if (facet.broken === true || typeof facet.missing === "string") return true;
+  if (typeof facet.column !== "string") return false;
+  if ("value" in facet) return isPlain(facet.value);
+  return typeof facet.from === "number" && typeof facet.to === "number";
 }
 
 const wholeNumber = (text) => (/^\d{1,15}$/.test(text || "") ? Number(text) : null);
