@@ -44,13 +44,13 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         text = overview()
     elif name in ("-h", "--help"):
-        text = listing()
+        text = help_text()
     elif name == "--version":
         from importlib.metadata import version
 
         text = f"tartools {version('tartools')}\n"
     else:
-        sys.stderr.write(unknown(name))
+        sys.stderr.write(unknown_command_message(name))
         return USAGE_STATUS
     process.print_now(text)
     return 0
@@ -60,28 +60,30 @@ def overview() -> str:
     """Return the text that `tartools` prints without arguments: the names of the commands by task, about a screen."""
     width = max(map(len, commands.COMMANDS_BY_TASK))
     lines = [
-        wrapped(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.COMMANDS_BY_TASK.items()
+        wrap_text(f"  {task:{width}}  ", " ".join(names)) + "\n" for task, names in commands.COMMANDS_BY_TASK.items()
     ]
     more = "tartools --help says what each does, NAME -h lists the options of one, and tartools demo runs some."
-    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrapped('', more)}\n{wrapped('', PAGES)}\n"
+    return f"Usage: tartools NAME [ARGUMENT]...\n\n{''.join(lines)}\n{wrap_text('', more)}\n{wrap_text('', PAGES)}\n"
 
 
-def listing() -> str:
+def help_text() -> str:
     """Return the text of `tartools --help`: the commands by task, with their summaries."""
     parts = []
     for task, names in commands.COMMANDS_BY_TASK.items():
         summaries = [(name, commands.load(name).summary) for name in names]
-        parts.append("\n".join([f"{task}:", *(wrapped(f"  {name:12}  ", summary) for name, summary in summaries), ""]))
+        parts.append(
+            "\n".join([f"{task}:", *(wrap_text(f"  {name:12}  ", summary) for name, summary in summaries), ""])
+        )
     more = (
         "A command reads shards (tar archives of samples: adjacent files with one name up to the first dot) or tables "
         "that list samples, from files, URLs or stdin, and writes a shard, by default to stdout: tarcat -c 10 a.tar > "
         "b.tar. NAME -h shows the options of a command, NAME --help and tartools man NAME all about it."
     )
     usage = "Usage: tartools NAME [ARGUMENT]...    the same as NAME [ARGUMENT]...\n"
-    return "\n".join([usage, *parts, f"{wrapped('', more)}\n{wrapped('', PAGES)}\n"])
+    return "\n".join([usage, *parts, f"{wrap_text('', more)}\n{wrap_text('', PAGES)}\n"])
 
 
-def wrapped(first: str, text: str) -> str:
+def wrap_text(first: str, text: str) -> str:
     """Return *first* and *text*, filled to the width of the terminal.
 
     Lines after the first are indented by the width of *first*.
@@ -99,8 +101,8 @@ def wrapped(first: str, text: str) -> str:
     )
 
 
-def unknown(name: str) -> str:
-    """Return the message for *name*, which is no command: with similar names, or else all names."""
+def unknown_command_message(name: str) -> str:
+    """Return the message for *name*, which is no command, with its newline: similar names, or else all names."""
     import difflib
 
     every = [*commands.names(), *commands.BUILTINS]

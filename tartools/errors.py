@@ -136,7 +136,7 @@ def printable(text: str) -> str:
 
 
 def several(count: int, what: str, more: str = "") -> str:
-    """Return *count* with its noun: the singular if it is 1, otherwise the plural *more*, or the singular with an s.
+    """Return *count* and its noun: the singular *what* if it is 1, else the plural *more*, or *what* with an s.
 
     >>> several(1, "shard"), several(1200, "shard"), several(2, "try", "tries")
     ('1 shard', '1,200 shards', '2 tries')
@@ -184,12 +184,12 @@ def concealed(command: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return *text* with the queries and user info of its URLs replaced; unlike `concealed`, it keeps line breaks."""
+    """Return *text* with "…" in place of the queries and user info of its URLs; it keeps line breaks."""
     return re.sub(_USER_INFO, r"\1…@", re.sub(_URL_QUERY, r"\1?…", text))
 
 
 def how_to_install(*packages: str) -> str:
-    """Return the shell command that installs *packages* for this Python: by pipx, uv, or pip by its path."""
+    """Return the shell command that installs *packages* for this Python, for a message: by pipx, uv, or pip."""
     import os
     import shlex
     import sys

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from tartools.cli import Option
-from tartools.formats.encodings import text_encoding
+from tartools.formats.encodings import parse_encoding
 
 Dots = Annotated[
     Literal["first", "last"] | None,
@@ -18,7 +18,7 @@ Encoding = Annotated[
     Option(
         "--encoding NAME",
         "Encoding of text, or of names in zip files: gbk, shift_jis, latin-1, utf-16 ...",
-        parser=text_encoding,
+        parser=parse_encoding,
         default="UTF-8",
     ),
 ]

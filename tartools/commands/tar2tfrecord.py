@@ -47,6 +47,6 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         """Write a framed tf.train.Example to *sink* for each sample; leave out samples without a chosen field."""
-        textwrite.write_lines(tfrecord.frames(samples, account, chosen), sink)
+        textwrite.write_lines(tfrecord.make_frames(samples, account, chosen), sink)
 
     export(account, source, output, TFRECORD, write, selection, check=tfrecord.check_protobuf)

@@ -112,13 +112,13 @@ def tar2tsv(
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
         """Yield the rows of the batches of *task*, encoded; its result is which columns were empty."""
         with closing_upstream(task.batches):
-            task.result = yield from textwrite.tsv_rows(task.batches, shape, account, first)
+            task.result = yield from textwrite.make_lines(task.batches, shape, account, first)
 
     if first is not None:
         account.progress.phase = Phase("", first, lambda: account.samples_out)
     empty: list[textwrite.EmptyColumns] = []
     lines = outputs(gather(urls, account, reading, rows, max_workers=max_workers), empty)
     with closing(lines), packed.writing_packed(output.url, output.force) as sink:
-        write_readable(textwrite.table_lines(lines, shape), sink, output)
+        write_readable(textwrite.add_header(lines, shape), sink, output)
         textwrite.check_columns(shape, empty)
         account.check()

@@ -235,7 +235,7 @@ def bench_facts(
             raise error_in_source(error, origins) from None
     if before and (after := others_seconds()):
         facts["others"] = (after[0] - before[0]) / max(after[1] - before[1], 1e-9)
-    benchreport.advise(facts)
+    benchreport.add_advice(facts)
     return facts
 
 
@@ -348,10 +348,10 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
         return zipfiles.samples(urls, account, None, reading.strictness.skip_special)
     if kind != LOOSE_FORM:
         return read_samples(urls, account, reading)
-    from tartools.formats.folder import Folder, from_folder
+    from tartools.formats.folder import Folder, plan_folder
 
     return build_samples(
-        from_folder(Folder(path_of(urls[0])), account, reading.strictness.skip_special), account, urls[0]
+        plan_folder(Folder(path_of(urls[0])), account, reading.strictness.skip_special), account, urls[0]
     )
 
 

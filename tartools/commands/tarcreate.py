@@ -134,7 +134,7 @@ from tartools.cli import Option
 from tartools.commands._foreign import Dots, Encoding
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats import packed, plan
-from tartools.formats.encodings import recoded
+from tartools.formats.encodings import read_as_utf8
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin, warn_of_other_forms
 from tartools.samples.account import Account
 from tartools.samples.filetypes import type_of_file
@@ -254,7 +254,7 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     origin = PlanOrigin(name, options.base, options.allow_pipe)
-    form = options.form or plan.format_of(name)
+    form = options.form or plan.plan_format(name)
     if form == "jsonl":
         write_objects(options, account, output, origin)
         return
@@ -262,9 +262,9 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
     if form == "recipe" and (options.key_column is not None or options.fields is not None):
         raise UsageError("--key-column and -f are for tables; a recipe has no columns")
-    with packed.opened_packed(name) as file:
+    with packed.open_packed(name) as file:
         check_plan(file.peek(FILE_HEAD_BYTES), name)
-        text = recoded(file, options.encoding, name)
+        text = read_as_utf8(file, options.encoding, name)
         samples = plan.samples(text, form, origin, choice_of_rows(options).with_named_key())
         write_planned(samples, account, output, origin)
 
@@ -292,11 +292,11 @@ def check_plan(head: bytes, name: str) -> None:
 
 def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples made of the files below the folder that *options* name. Raises: TarToolsError."""
-    from tartools.formats.folder import Folder, from_folder
+    from tartools.formats.folder import Folder, plan_folder
 
     path = os.path.join(options.base, options.folder or "")
     folder = Folder(path, options.class_field, options.exclude or (), options.dots, options.follow)
-    write_planned(from_folder(folder, account, options.skip_special), account, output, PlanOrigin(path))
+    write_planned(plan_folder(folder, account, options.skip_special), account, output, PlanOrigin(path))
 
 
 def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.Output) -> None:
@@ -305,7 +305,7 @@ def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.O
     A table that is not in the current directory is looked for in the folder. Raises: TarToolsError.
     """
     from tartools.formats.folder import Folder
-    from tartools.formats.folderrows import FolderTable, from_table_of_folder
+    from tartools.formats.folderrows import FolderTable, plan_folder_rows
     from tartools.formats.rowreading import is_text_table, read_coco, read_rows
 
     path = os.path.join(options.base, options.folder or "")
@@ -321,7 +321,7 @@ def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.O
     table = FolderTable(name, rows, is_text_table(name), options.file_column, choice.key, keys, choice.words)
     tables = [os.fsencode(os.path.relpath(os.path.realpath(name), os.path.realpath(path)))]
     folder = Folder(path, options.class_field, options.exclude or (), options.dots, options.follow, tables)
-    samples = from_table_of_folder(folder, table, account, options.skip_special)
+    samples = plan_folder_rows(folder, table, account, options.skip_special)
     write_planned(samples, account, output, PlanOrigin(path))
 
 
@@ -423,11 +423,13 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
     """Write the samples that the JSON lines of *origin* plan; read them twice, first to check the files they name."""
     from tartools.formats import jsonl
 
-    with packed.seekable_packed(origin.name) as file:
+    with packed.open_seekable_packed(origin.name) as file:
         choice = choice_of_rows(options).with_named_key()
-        check_sources(jsonl.sources(recoded(file, options.encoding, origin.name), origin, choice), output, origin)
+        check_sources(
+            jsonl.find_sources(read_as_utf8(file, options.encoding, origin.name), origin, choice), output, origin
+        )
         file.seek(0)
-        text = recoded(file, options.encoding, origin.name)
+        text = read_as_utf8(file, options.encoding, origin.name)
         write_planned(jsonl.samples(text, origin, choice), account, output, origin)
 
 
@@ -438,7 +440,7 @@ def write_planned(samples: Iterable[PlannedSample], account: Account, output: cl
     """
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
-    checked_samples = plan.told_of_file_names(samples, account, origin.name)
+    checked_samples = plan.warn_of_file_names(samples, account, origin.name)
     built = plan.build_samples(checked_samples, account, origin.name)
     write_samples(warn_of_other_forms(built, account), output.destination, account)
 
@@ -463,7 +465,7 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
         wrong = sources.get(error.url)
         if wrong is None:
             raise
-        raise plan.placed_in_plan(error, wrong, origin.name, directory_advice(error.url, origin)) from None
+        raise plan.add_plan_place(error, wrong, origin.name, directory_advice(error.url, origin)) from None
     storage.check_output(output.url, output.force, [*sources, *listed])
 
 

@@ -185,10 +185,10 @@ def tarjob(
         return
     command = checked_command(words or [], items, policy, resources)
     logged = log_content(policy.log)
-    records = logs.last_records(logged, policy.log or "")
+    records = logs.parse_log(logged, policy.log or "")
     patterns = [items.spec] if items.spec else []
     names = expand(patterns, items.files_from or [], "\0" if items.null else "\n", items.allow_pipe, join=False)
-    every = tasks.part_of(tasks.tasks_of(names, command, policy.output, force=policy.redo), items.only)
+    every = tasks.take_part(tasks.make_tasks(names, command, policy.output, force=policy.redo), items.only)
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
@@ -203,12 +203,12 @@ def tarjob(
     if logged and not logged.endswith(b"\n"):
         log.write(b"\n")  # ends a line that was cut
     if policy.log:
-        log.write(logs.first_records(every, todo, records, time.time()))
+        log.write(logs.make_start_records(every, todo, records, time.time()))
         log.sync()
 
     def record(task: Task, result: TaskResult) -> None:
         if policy.log:
-            log.write(logs.log_line(task, result, time.time()))
+            log.write(logs.encode_result(task, result, time.time()))
             log.sync()
 
     try:
@@ -225,7 +225,7 @@ def tarjob(
 
 def print_report(name: str, account: Account) -> None:
     """Print a report of the log *name*; count each item in it that is not done as an omission. Raises: StorageError."""
-    records = logs.last_records(storage.content(name), name).values()
+    records = logs.parse_log(storage.content(name), name).values()
     with storage.writing("-") as sink:
         sink.write("".join(f"{printable(line)}\n" for line in logs.report_of_log(records)).encode())
     account.omissions += sum(each["status"] != logs.DONE for each in records)
@@ -266,13 +266,13 @@ def run_todo(
     the result of a failed try that will be repeated, but not on Ray. Raises: UsageError if the program does not exist.
     """
     commands = os.listdir(os.path.dirname(__file__))
-    cores = tasks.workers_in(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
+    cores = tasks.parse_workers(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
     on_ray = resources.address or resources.cpus or os.environ.get("RAY_ADDRESS")
     if resources.engine == "ray" or (resources.engine is None and on_ray):
         from tartools.run import ray
 
         cpus = resources.cpus or (1 if cores is None else cores)
-        with ray.on_nodes(account, resources.address, cpus, policy.retries, policy.timeout) as (engine, room):
+        with ray.open_ray_engine(account, resources.address, cpus, policy.retries, policy.timeout) as (engine, room):
             max_jobs = min(
                 resources.jobs or ray.MAX_TASKS_IN_FLIGHT, ray.MAX_TASKS_IN_FLIGHT
             )  # Ray starts all the tasks that it gets
@@ -282,7 +282,7 @@ def run_todo(
     if not tasks.PLACEHOLDER.search(command[0]):
         localjobs.check_program(command[0])
     at_once = items_at_once(resources.jobs, cores, len(todo), account)
-    with localjobs.on_this_machine(at_once, policy.retries, policy.timeout, on_retry) as engine:
+    with localjobs.open_local_engine(at_once, policy.retries, policy.timeout, on_retry) as engine:
         yield from localjobs.run_tasks(todo, engine, at_once, account.progress.jobs, fail_fast=policy.fail_fast)
 
 
@@ -294,7 +294,7 @@ def items_at_once(jobs: int | None, cores: int | None, count: int, account: Acco
     """
     workers_per_item = 1 if cores is None else cli.workers(cores)
     item_limit = min(max(1, cli.workers(0) // workers_per_item) if jobs is None else cli.workers(jobs), count)
-    allowed = min(item_limit, localjobs.most_at_once())
+    allowed = min(item_limit, localjobs.max_commands_at_once())
     if allowed < item_limit:
         account.warn(
             f"the limit of open files (ulimit -n) allows {several(allowed, 'item')} at a time, not {item_limit}"
@@ -323,6 +323,6 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
                 last_line += " (tarcheck --fix recovers the intact samples)"
             output_note = ""
             if not policy.log and task.output and storage.exists(task.output):
-                output = printable(tasks.without_signatures(task.output, task))
+                output = printable(tasks.redact_signatures(task.output, task))
                 output_note = f" (its output exists; without --log, the next run will take it for done: {output})"
             account.omit(f"{shown(task.item)}: {result.failure}{tries}{last_line}{output_note}")

@@ -45,7 +45,7 @@ from tartools import cli, storage
 from tartools.cli import Option
 from tartools.errors import UsageError, several, shown
 from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask, path_text
-from tartools.run.results import OnFailure, collect_samples, last_line_printed
+from tartools.run.results import OnFailure, collect_samples, last_log_line
 from tartools.run.shells import Shells, shell_arguments
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
@@ -154,17 +154,17 @@ def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
     if url is None:
         yield lambda task, why: None
         return
-    from tartools.formats.textwrite import line_maker
+    from tartools.formats.textwrite import make_line_maker
 
     columns = ("__key__", "__shard__", "failure", "last_line")
-    line = line_maker("tsv", columns)
+    line = make_line_maker("tsv", columns)
     with storage.writing(url, force) as sink:
 
         def add(values: Sequence[str]) -> None:
             sink.write(line(values).encode("utf-8", "surrogateescape"))
 
         add(columns)
-        yield lambda task, why: add((path_text(task.key), shown(task.shard), why, last_line_printed(task)))
+        yield lambda task, why: add((path_text(task.key), shown(task.shard), why, last_log_line(task)))
 
 
 def processed(

@@ -70,7 +70,7 @@ from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, closing_upstream, read_samples
 from tartools.show import pager, sheet, terminal
 from tartools.show.sections import MAX_PLACES_LISTED
-from tartools.show.statreport import flaws
+from tartools.show.statreport import flaw_lines
 from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
 from tartools.storage.outputformats import HTML
@@ -167,10 +167,10 @@ def tarshow(
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
             page_of_samples(samples, contact.url, contact, title, first, account)
         elif interactive:
-            with terminal.taken_over() as keys:
-                pager.Pager(samples, keys, partial(terminal.screen, pictures), account, total()).run()
+            with terminal.take_over() as keys:
+                pager.Pager(samples, keys, partial(terminal.detect_screen, pictures), account, total()).run()
         else:
-            screen = terminal.screen(pictures)
+            screen = terminal.detect_screen(pictures)
             two_screens = os.isatty(1) and first is None and contact.drawn is None
             if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
                 warn_of_more(total(), account)
@@ -277,7 +277,7 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
             summary.note("broken", sample.key)
 
     with storage.writing("-") as sink:
-        for drawn, count, lines in sheet.rows_of_pictures(samples, screen, note):
+        for drawn, count, lines in sheet.draw_rows(samples, screen, note):
             printed += lines
             has_more = account.samples_out > 0 and printed > max_count
             if has_more:
@@ -285,7 +285,7 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
             sink.write(drawn.encode())
             account.samples_out += count
     account.check()
-    for line in flaws(summary):
+    for line in flaw_lines(summary):
         account.warn(line)
     return has_more
 

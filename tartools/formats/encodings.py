@@ -35,10 +35,10 @@ _CANDIDATES = (  # by the level 1 of their character sets: other characters are 
 MAX_ASCII_SHARE = {"cp1252": 1.0, "cp437": 1.0}  # of the letters; words in other alphabets have no ASCII letters
 
 
-def text_encoding(name: str) -> str:
-    """Return *name* if it is an encoding of text that Python knows. Raises: ValueError.
+def parse_encoding(name: str) -> str:
+    """Return *name* if Python knows it as an encoding of text, to parse an option. Raises: ValueError.
 
-    >>> text_encoding("gbk")
+    >>> parse_encoding("gbk")
     'gbk'
     """
     try:
@@ -48,12 +48,12 @@ def text_encoding(name: str) -> str:
     return name
 
 
-def likely_encodings(texts: Iterable[bytes]) -> list[str]:
+def guess_encodings(texts: Iterable[bytes]) -> list[str]:
     """Return the encodings in which *texts*, which are not UTF-8, would have common characters; the likeliest first.
 
-    >>> likely_encodings(["书法/颜".encode("gbk")]), likely_encodings(["テスト".encode("cp932")])
+    >>> guess_encodings(["书法/颜".encode("gbk")]), guess_encodings(["テスト".encode("cp932")])
     (['gbk'], ['cp932', 'cp866', 'cp437'])
-    >>> likely_encodings(["café".encode("latin-1")]), likely_encodings(["Привет".encode("cp1251")])
+    >>> guess_encodings(["café".encode("latin-1")]), guess_encodings(["Привет".encode("cp1251")])
     (['cp1252'], ['cp1251'])
     """
     data = b"\n".join(texts)
@@ -81,10 +81,10 @@ def _common_share(data: bytes, candidate: _Candidate) -> float:
     return len(common) / max(len(encoded), 1)
 
 
-class Recoded(io.RawIOBase):
-    """The text of *file*, which is of *encoding*, as a raw file of UTF-8. Messages name *url*.
+class Utf8File(io.RawIOBase):
+    """The text of *file*, which is in *encoding*, as a raw file of UTF-8. Messages name *url*.
 
-    Reading raises SampleError, with the line, for bytes that are not of this encoding.
+    Reading raises SampleError, with the line, for bytes that are not of this encoding. Closing it leaves *file* open.
     """
 
     def __init__(self, file: io.BufferedIOBase, encoding: str, url: str) -> None:
@@ -118,12 +118,12 @@ class Recoded(io.RawIOBase):
         return count
 
 
-def recoded(file: io.BufferedReader, encoding: str | None, url: str) -> io.BufferedReader:
+def read_as_utf8(file: io.BufferedReader, encoding: str | None, url: str) -> io.BufferedReader:
     """Return *file*, whose text is of *encoding*, as a file of UTF-8; if *encoding* is None, *file* itself.
 
     Reading raises SampleError, with the line of *url*, for bytes that are not of this encoding.
     """
-    return file if encoding is None else io.BufferedReader(Recoded(file, encoding, url), READ_BYTES)
+    return file if encoding is None else io.BufferedReader(Utf8File(file, encoding, url), READ_BYTES)
 
 
 def utf16_advice(head: bytes) -> str:
@@ -150,5 +150,5 @@ def encoding_advice(texts: Iterable[bytes]) -> str:
     >>> encoding_advice([b"caf\xe9"])
     '--encoding cp1252 reads it as such'
     """
-    names = likely_encodings(texts)
+    names = guess_encodings(texts)
     return f"--encoding {names[0]} reads it as such" if names else "--encoding NAME says which encoding it has"

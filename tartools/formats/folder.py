@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from tartools.errors import SampleError, StorageError, printable, several
-from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
+from tartools.formats.plan import PlannedMember, PlannedSample, group_parts
 from tartools.samples.account import Account
 from tartools.samples.encoding import text_payload, without_codec
 from tartools.samples.filekeys import Dots, ended_at_last_dot
@@ -54,7 +54,8 @@ class Folder(NamedTuple):
 class Tree(NamedTuple):
     """The content of a folder and its folders.
 
-    `files`: relative paths. `specials`: links and special files, (path, kind). `left_out`: relative paths.
+    `files`: relative paths of regular files. `specials`: (path, kind in words) of links and special files. `left_out`:
+    relative paths that are excluded, hidden, or made by systems; folders end in a slash.
     """
 
     files: list[bytes]
@@ -62,7 +63,7 @@ class Tree(NamedTuple):
     left_out: list[bytes]
 
 
-def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
+def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
     """Return the samples in the tree of files below *folder*, sorted by the bytes of key and field.
 
     The key of a file is its path relative to the folder. Files and folders that systems add, hidden folders, and what
@@ -76,28 +77,28 @@ def from_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
     if folder.tables:
         tree.files[:] = [path for path in tree.files if path not in folder.tables]
     left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
-    report(printable(folder.path), left_out, [] if skip_special else tree.specials, "files", account)
+    report_left_out(printable(folder.path), left_out, [] if skip_special else tree.specials, "files", account)
     names = dict(zip(tree.files, tree.files, strict=True))
     if folder.dots == "last":
         names = {path: ended_at_last_dot(path) for path in tree.files}
-        check_one_file_each(names, folder.path)
+        check_distinct_keys(names, folder.path)
     base = local_url(os.path.join(folder.path, ""))
     texts = os.fsdecode(b"\0".join(names)).split("\0")
     parts = [
         PlannedMember(name, b"", Url(base + text)) for name, text in zip(names.values(), texts, strict=bool(names))
     ]
     if folder.class_field is not None:
-        parts += class_parts(folder.path, folder.class_field, names, account)
+        parts += plan_class_members(folder.path, folder.class_field, names, account)
     parts.sort(key=lambda part: split_path(part.path))
-    samples = list(grouped_parts(parts, folder.path))
+    samples = list(group_parts(parts, folder.path))
     joined = [sample for sample in samples if len(sample.parts) > 1]
     warn_of_twins([[part.path for part in parts] for _, parts in joined], account)
     if folder.dots is None:
-        warn_of_kinds(joined, account)
+        warn_of_repeated_kinds(joined, account)
     return samples
 
 
-def class_parts(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
+def plan_class_members(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
     """Yield the members that say the class of each sample of *folder*: the name of the directory that it is in.
 
     *field*: where the class goes. *names*: name in the archive by path of each file. Files in no directory get the name
@@ -145,7 +146,9 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
     return [(path, text_payload(path, text)) for path, text in paths]
 
 
-def report(where: str, left_out: Sequence[str], items: Sequence[tuple[str, str]], noun: str, account: Account) -> None:
+def report_left_out(
+    where: str, left_out: Sequence[str], items: Sequence[tuple[str, str]], noun: str, account: Account
+) -> None:
     """Warn of files *left_out* of *where*, and report *items*, (name, kind) of links and special files, as an omission.
 
     *noun*: "files" or "members", for the message.
@@ -165,10 +168,11 @@ def report(where: str, left_out: Sequence[str], items: Sequence[tuple[str, str]]
 SYMBOLIC_LINK = "symbolic link"
 
 
-class _Pending(NamedTuple):
-    """A folder to list.
+class _FolderToList(NamedTuple):
+    """A folder of the tree that `list_tree` has yet to list.
 
-    `path`: below the top. `above`: the folders that contain it, (device, inode), to find links that form a loop.
+    `path`: relative to the top; b"" for the top itself. `above`: (device, inode) of the folders that contain it, to
+    find links that form a loop.
     """
 
     path: bytes
@@ -185,7 +189,7 @@ def list_tree(folder: Folder, account: Account) -> Tree:
     globs = {glob: re.compile(translate(glob.removeprefix("./").rstrip("/"))) for glob in folder.exclude}
     unused = dict.fromkeys(globs)
     tree = Tree([], [], [])
-    pending = [_Pending(b"", frozenset())]
+    pending = [_FolderToList(b"", frozenset())]
     while pending:
         inside, above = pending.pop()
         where = os.path.join(os.fsencode(folder.path), inside) if inside else os.fsencode(folder.path)
@@ -200,7 +204,9 @@ def list_tree(folder: Folder, account: Account) -> Tree:
             with os.scandir(where) as entries:
                 for entry in entries:
                     path = prefix + entry.name
-                    matches = [glob for glob, pattern in globs.items() if _fits(glob, pattern, path)] if globs else ()
+                    matches = (
+                        [glob for glob, pattern in globs.items() if _matches_glob(glob, pattern, path)] if globs else ()
+                    )
                     for glob in matches:
                         unused.pop(glob, None)
                     follow = folder.follow and not is_broken_link(entry)
@@ -208,7 +214,7 @@ def list_tree(folder: Folder, account: Account) -> Tree:
                     if matches or is_left_out(entry.name, is_folder):
                         tree.left_out.append(path + b"/" * is_folder)
                     elif is_folder:
-                        pending.append(_Pending(path, above))
+                        pending.append(_FolderToList(path, above))
                     elif entry.is_file(follow_symlinks=follow):
                         tree.files.append(path)
                     else:
@@ -221,7 +227,7 @@ def list_tree(folder: Folder, account: Account) -> Tree:
     return tree
 
 
-def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
+def _matches_glob(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
     """True if *glob* matches *path*: all of it if *glob* has a slash, else its last part.
 
     *pattern*: the glob, compiled.
@@ -231,7 +237,9 @@ def _fits(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
 
 
 def is_left_out(name: bytes, is_folder: bool) -> bool:
-    """True if *name* is the name of a hidden folder, or of a file or folder that systems add. *is_folder*: it is one.
+    """True if `tarcreate --folder` leaves out *name*: a hidden folder, or a file or folder that systems add.
+
+    *is_folder*: True if it is the name of a folder.
 
     >>> [is_left_out(name, True) for name in (b".git", b"@eaDir", b"cat")], is_left_out(b".hid.jpg", False)
     ([True, True, False], False)
@@ -261,7 +269,7 @@ def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
     return next((kind for test, kind in kinds if test(mode)), "device")
 
 
-def check_one_file_each(names: dict[bytes, bytes], folder: str) -> None:
+def check_distinct_keys(names: dict[bytes, bytes], folder: str) -> None:
     """Raise SampleError if files with different stems would get one key.
 
     *names*: name in the archive by path of each file of *folder*; dots before the last one became underscores in it.
@@ -297,7 +305,7 @@ def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
         account.warn(f"{twins[0]} become one sample, since only their suffixes differ{end}: rename one if they are two")
 
 
-def warn_of_kinds(samples: Sequence[PlannedSample], account: Account) -> None:
+def warn_of_repeated_kinds(samples: Sequence[PlannedSample], account: Account) -> None:
     """Warn if a sample has two fields with a dot that end in one suffix: they may be files of different samples."""
     twins: list[tuple[bytes, bytes, bytes]] = []
     for key, parts in samples:

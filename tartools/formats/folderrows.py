@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, TarToolsError, printable, several, shown
-from tartools.formats.folder import Folder, from_folder
+from tartools.formats.folder import Folder, plan_folder
 from tartools.formats.folderwrite import FILE_COLUMN
-from tartools.formats.jsonl import compact
+from tartools.formats.jsonl import compact_json
 from tartools.formats.parquetvalues import FileInList
-from tartools.formats.plan import PlannedMember, PlannedSample, grouped_parts
-from tartools.formats.rowreading import JsonText, Row, numbered_cells
+from tartools.formats.plan import PlannedMember, PlannedSample, group_parts
+from tartools.formats.rowreading import JsonText, Row, convert_number_cells
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, Words, check_nameable, with_suffix
 from tartools.samples.encoding import text_payload
@@ -52,9 +52,7 @@ class FolderTable(NamedTuple):
     words: Words | None = None
 
 
-def from_table_of_folder(
-    folder: Folder, table: FolderTable, account: Account, skip_special: bool
-) -> list[PlannedSample]:
+def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_special: bool) -> list[PlannedSample]:
     """Return the samples of *folder* that a row of *table* names, in the order of the rows, with the row's fields.
 
     Rows without a file, and files without a row, are left out and reported as omissions. In a sample, members are
@@ -63,7 +61,7 @@ def from_table_of_folder(
     Holds: all rows and paths. Raises: SampleError, naming the row, for two rows of one sample or key, a field twice, a
     value that can't be a payload, and if no row has a file; StorageError.
     """
-    planned = from_folder(folder, account, skip_special)
+    planned = plan_folder(folder, account, skip_special)
     matcher = _Matcher(folder, planned, table)
     chosen = _RowFields(table)
     samples: list[PlannedSample] = []
@@ -75,7 +73,7 @@ def from_table_of_folder(
             if parts is None:
                 lost.append(f"{row.place} ({name!r})")
                 continue
-            sample = _with_fields(parts, row, index, table, chosen)
+            sample = _add_fields(parts, row, index, table, chosen)
         except TarToolsError as error:
             if error.url:
                 raise
@@ -87,12 +85,12 @@ def from_table_of_folder(
     chosen.check_words()
     if lost and not samples:
         raise SampleError(f"no file that a row names is in {shown(folder.path)}; the first: {lost[0]}", url=table.url)
-    _report(lost, "row without a file", "rows without a file", table.url, account)
-    _report(matcher.unused(), "file without a row", "files without a row", folder.path, account)
+    _report_omissions(lost, "row without a file", "rows without a file", table.url, account)
+    _report_omissions(matcher.unused_files(), "file without a row", "files without a row", folder.path, account)
     return samples
 
 
-def _report(names: Sequence[str], what: str, more: str, where: str, account: Account) -> None:
+def _report_omissions(names: Sequence[str], what: str, more: str, where: str, account: Account) -> None:
     """Report *names*, of rows or files of *where* that are left out, as an omission, if there are any."""
     if names:
         listed = ", ".join(map(printable, names[:MAX_LISTED_NAMES]))
@@ -101,7 +99,10 @@ def _report(names: Sequence[str], what: str, more: str, where: str, account: Acc
 
 
 class _Matcher:
-    """Finds the samples of *folder*, which are *planned*, by the names of files in rows of *table*."""
+    """Finds the samples of *folder* by the names of files in rows of *table*; *planned*: all samples of the folder.
+
+    A name is relative to the folder of the table, or else to *folder*, in any Unicode form.
+    """
 
     def __init__(self, folder: Folder, planned: Sequence[PlannedSample], table: FolderTable) -> None:
         self._base = local_url(os.path.join(folder.path, ""))
@@ -126,13 +127,14 @@ class _Matcher:
         return str(part.url)[len(self._base) :]
 
     def parts_of(self, row: Row, columns: Sequence[str]) -> tuple[str, list[PlannedMember] | None]:
-        """Return (name of the main file, members of its sample) for *row*; None for members if it has no such file.
+        """Return (name of the main file, members of its sample) for *row*; None as members if there is no such file.
 
         *columns*: those of file names, the main one first. Further files that are in no sample of the row get the field
-        NAME.SUFFIX, for the column NAME_file_name. Raises: SampleError if another row has the sample.
+        NAME.SUFFIX, for the column NAME_file_name. Raises: SampleError if another row has the sample, or a further file
+        is not there.
         """
         name = str(row.values[columns[0]])
-        number = self._found(name)
+        number = self._find_sample(name)
         if number is None:
             return name, None
         if (earlier := self._row_of.setdefault(number, row.place)) != row.place:
@@ -140,12 +142,12 @@ class _Matcher:
         parts = list(self._samples[number].parts)
         for column in columns[1:]:
             file = str(row.values[column])
-            other_number = self._found(file)
+            other_number = self._find_sample(file)
             if other_number is None:
                 raise SampleError(f"column {column!r}: there is no file {file!r} in the folder")
             if other_number != number:
                 self._extra.add(other_number)
-                part = next(part for part in self._samples[other_number].parts if self._names(part, file))
+                part = next(part for part in self._samples[other_number].parts if self._is_file(part, file))
                 suffix = split_path(part.path)[1].rpartition(b".")[2]
                 field = column.removesuffix(FILE_COLUMN_END).encode() + b"." + suffix
                 parts.append(part._replace(path=join_path(self._samples[number].key, field)))
@@ -155,7 +157,7 @@ class _Matcher:
         """Return the paths, relative to the folder, that *name* in the table may mean, normalized."""
         return [os.path.normpath(os.path.join(base, name)) for base in self._bases]
 
-    def _found(self, name: str) -> int | None:
+    def _find_sample(self, name: str) -> int | None:
         """Return the number of the sample with the file *name* of the table; None if the folder has no such file."""
         for path in self._candidates(name):
             path = path if path in self._by_file else self._forms.get(path, path)
@@ -163,19 +165,23 @@ class _Matcher:
                 return self._by_file[path]
         return None
 
-    def _names(self, part: PlannedMember, name: str) -> bool:
+    def _is_file(self, part: PlannedMember, name: str) -> bool:
         """True if *name*, of the table, is the file of *part*."""
         candidates = self._candidates(name)
         return part.url is not None and self._path(part) in (*candidates, *(self._forms.get(c) for c in candidates))
 
-    def unused(self) -> list[str]:
-        """Return the paths of the files of samples that no row names."""
+    def unused_files(self) -> list[str]:
+        """Return the paths of the files of samples that no row has named so far."""
         rest = (s for n, s in enumerate(self._samples) if n not in self._row_of and n not in self._extra)
         return [self._path(part) for sample in rest for part in sample.parts if part.url is not None]
 
 
 class _RowFields:
-    """Chooses columns of the rows of *table*: the columns of file names, and the columns that become fields."""
+    """Chooses columns of the rows of *table*: the columns of file names, and the columns that become fields.
+
+    Raises: SampleError if the table has no column of file names, or lacks a column that it should have. Turns cells
+    that go to the field json into numbers, if a whole column has numbers.
+    """
 
     def __init__(self, table: FolderTable) -> None:
         self._table = table
@@ -204,7 +210,9 @@ class _RowFields:
             used_names = {
                 self._names[at] for at, _ in self._chosen.of({name: at for at, name in enumerate(self._names)})
             }
-            numbered_cells(table.rows, [name for name in self._names if name not in {*used_names, *self._files, key}])
+            convert_number_cells(
+                table.rows, [name for name in self._names if name not in {*used_names, *self._files, key}]
+            )
 
     def file_columns(self, row: Row) -> list[str]:
         """Return the columns of *row* that name files, the main one first. Raises: SampleError if it has none."""
@@ -214,7 +222,7 @@ class _RowFields:
         return columns
 
     def fields_of(self, row: Row) -> list[tuple[str, Any]]:
-        """Return (field, value) for the columns of *row* that are fields. Raises: SampleError for one field twice."""
+        """Return (field, value) for the columns of *row* that become fields. Raises: SampleError for a field twice."""
         names = tuple(row.values)
         if names not in self._by_names:
             chosen = self._chosen.of({name: at for at, name in enumerate(names)})
@@ -234,7 +242,7 @@ class _RowFields:
             raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {columns}", url=self._table.url)
 
 
-def _with_fields(
+def _add_fields(
     parts: Sequence[PlannedMember], row: Row, index: int, table: FolderTable, chosen: _RowFields
 ) -> PlannedSample:
     """Return the sample of the files *parts* with the fields of *row*, number *index* of *table*, sorted by field.
@@ -260,7 +268,7 @@ def _with_fields(
         raise SampleError(
             f"a file and a column, or two columns, are for the field {twice!r} (-f 'new=old' renames one)"
         )
-    (sample,) = grouped_parts(members, table.url)
+    (sample,) = group_parts(members, table.url)
     return sample
 
 
@@ -286,7 +294,7 @@ def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
     if is_json:
         field = with_suffix(field, "json")
     try:
-        payload = (compact(value) if is_json else as_text(value)).encode()
+        payload = (compact_json(value) if is_json else as_text(value)).encode()
     except UnicodeEncodeError:
         raise SampleError(f"column {field!r}: a lone surrogate can't be written as UTF-8") from None
     except TypeError:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tartools.errors import SampleError, several
 from tartools.formats.folder import is_left_out
-from tartools.formats.textwrite import line_maker, write_lines
+from tartools.formats.textwrite import make_line_maker, write_lines
 from tartools.samples.account import Account
 from tartools.samples.filetypes import BY_SUFFIX, NUMBER_SUFFIXES, PICTURE, SOUND, TEXTS, VIDEO, suffix_of
 from tartools.samples.payloads import parse_json
@@ -61,7 +61,7 @@ def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account:
         writer.names.add(layout.table.encode())
         with output.create(layout.table.encode()) as sink:
             write_lines(_table_lines(samples, writer, layout.table), sink)
-    writer.warn()
+    writer.warn_of_skipped()
 
 
 def _table_lines(samples: Iterable[Sample], writer: _FolderWriter, table: str) -> Iterator[bytes]:
@@ -72,7 +72,7 @@ def _table_lines(samples: Iterable[Sample], writer: _FolderWriter, table: str) -
     """
     is_csv = table.endswith(".csv")
     header: list[str] | None = None
-    line = line_maker("csv", ())
+    line = make_line_maker("csv", ())
     for sample in samples:
         row = writer.add(sample)
         if not is_csv:
@@ -114,13 +114,13 @@ class FolderNames:
             while at >= 0:
                 at = path.find(b"/", at + 1)
                 if at >= 0 and path[:at] not in self._folders:
-                    self._add(path[:at], b"/")
+                    self._add_name(path[:at], b"/")
                     self._folders.add(path[:at])
-        self._add(path, b"")
+        self._add_name(path, b"")
 
-    def _add(self, path: bytes, end: bytes) -> None:
+    def _add_name(self, path: bytes, end: bytes) -> None:
         """Add *path*, with *end* behind it: a slash for a folder. Raises: SampleError if the name is taken."""
-        folded = folded_name(path)
+        folded = fold_name(path)
         first = self._first.get(folded)
         if first is None:
             self._first[folded] = path + end
@@ -135,10 +135,10 @@ class FolderNames:
         raise SampleError(f"{reason}: {NEW_NAMES_HINT}")
 
 
-def folded_name(path: bytes) -> bytes:
+def fold_name(path: bytes) -> bytes:
     r"""Return *path* as file systems compare names that ignore case and the form of Unicode.
 
-    >>> folded_name(b"A/b.JPG"), folded_name("E\u0301".encode()) == folded_name("\u00e9".encode()), folded_name(b"\xff")
+    >>> fold_name(b"A/b.JPG"), fold_name("E\u0301".encode()) == fold_name("\u00e9".encode()), fold_name(b"\xff")
     (b'a/b.jpg', True, b'\xff')
     """
     if path.isascii():
@@ -171,7 +171,7 @@ class _FolderWriter:
         that does not fit; StorageError.
         """
         label = None if self._class_of is None else self._class_name(sample)
-        members = self._unclassed(sample)
+        members = self._members_to_write(sample)
         texts: list[Member] = []
         if self._layout.table is not None:
             texts = [member for member in members if suffix_of(field_name(member)) in TEXTS]
@@ -188,11 +188,11 @@ class _FolderWriter:
             with self._output.create(path) as sink:
                 copy_payload(member, sink)
             self._account.bytes_out += member.size
-        row = {} if self._layout.table is None else self._row(sample, members, paths, texts)
+        row = {} if self._layout.table is None else self._make_row(sample, members, paths, texts)
         self._account.samples_out += 1
         return row
 
-    def warn(self) -> None:
+    def warn_of_skipped(self) -> None:
         """Warn of files that `tarcreate --folder` would leave out, if there are any."""
         if self._left_out:
             end = f" and {several(self._left_out_count - 1, 'more file')}" if self._left_out_count > 1 else ""
@@ -212,8 +212,8 @@ class _FolderWriter:
             raise failure_of(sample, f": the class {label!r} can't be the name of a folder")
         return label
 
-    def _unclassed(self, sample: Sample) -> Sequence[Member]:
-        """Return the members of *sample* without its class, which the folder says; with a table, all of them."""
+    def _members_to_write(self, sample: Sample) -> Sequence[Member]:
+        """Return the members of *sample* without its class, which the folder's name says; with a table, all of them."""
         column = self._layout.class_column
         if column is None or column.path or self._layout.table is not None:
             return sample.members
@@ -242,7 +242,7 @@ class _FolderWriter:
                 )
             self._keys.add(key)
 
-    def _row(
+    def _make_row(
         self, sample: Sample, members: Sequence[Member], paths: Sequence[bytes], texts: Sequence[Member]
     ) -> dict[str, str]:
         """Return the row of *sample*: its files, *members* at *paths*, and its *texts*; see `add`.

@@ -14,7 +14,7 @@ from typing import Any
 
 from tartools.errors import SampleError
 from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
-from tartools.formats.textrows import Number, objects, title, titled
+from tartools.formats.textrows import Number, column_title, parse_title, read_objects
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, with_suffix
 from tartools.samples.encoding import text_payload, without_codec
@@ -40,16 +40,16 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Itera
     last: tuple[str, bool] | None = None
     last_line = 0
     names = _ChosenNames(choice)
-    for index, (line, values) in enumerate(objects(file, plan.name, "plan", exact=True)):
+    for index, (line, values) in enumerate(read_objects(file, plan.name, "plan", exact=True)):
         try:
-            key = checked_key(_key(values, choice, index))
+            key = checked_key(_make_key(values, choice, index))
         except SampleError as error:
             raise plan.failure(line, error.message, choice.key or "__key__") from None
         try:
-            values = names.of(values)
+            values = names.choose(values)
         except SampleError as error:
             raise plan.failure(line, error.message) from None
-        parts = tuple(_parts(key, values, plan, line))
+        parts = tuple(_plan_members(key, values, plan, line))
         if not parts:
             names.check_words(plan.name)
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
@@ -65,25 +65,26 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Itera
     names.check_words(plan.name)
 
 
-def sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedMember]:
-    """Yield the members of the JSON lines in *file* that are read from URLs; lines without any are not parsed.
+def find_sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedMember]:
+    """Yield the members of the JSON lines in *file* whose payloads are read from URLs, to check these URLs first.
 
-    *plan*: its name, and how paths are resolved. *choice*: the names that become fields. The paths of the members have
-    "key" for their keys. Raises: SampleError for a parsed line that is no sample; UsageError for a bad URL.
+    Lines without any are not parsed. *plan*: its name, and how paths are resolved. *choice*: the names that become
+    fields. The paths of the members have "key" for their keys. Raises: SampleError for a parsed line that is no sample;
+    UsageError for a bad URL.
     """
     names = _ChosenNames(choice)
-    for line, values in objects(file, plan.name, "plan", exact=True, wanted=may_read):
+    for line, values in read_objects(file, plan.name, "plan", exact=True, is_read=may_read):
         try:
-            values = names.of(values)
+            values = names.choose(values)
         except SampleError as error:
             raise plan.failure(line, error.message) from None
-        for part in _parts("key", values, plan, line):
+        for part in _plan_members("key", values, plan, line):
             if part.url is not None:
                 yield part
 
 
 class _ChosenNames:
-    """Renames and drops values of objects as *choice* says."""
+    """Renames and drops the values of JSON objects as *choice* says; remembers their names for `check_words`."""
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice
@@ -91,17 +92,18 @@ class _ChosenNames:
         self._chosen: dict[tuple[str, ...], list[tuple[str, str]]] = {}  # names of objects -> (name, new name)
         self._seen: dict[str, None] = {}
 
-    def of(self, values: dict[str, Any]) -> dict[str, Any]:
+    def choose(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the chosen ones of *values*, by their new names. Raises: SampleError if two would have one name."""
         if self._choice.words is None and self._choice.key is None:
             return values
         names = tuple(values)
         if names not in self._chosen:
-            fields = {titled(name, "jsonl")[0]: at for at, name in enumerate(names) if self._is_field(name)}
+            fields = {parse_title(name, "jsonl")[0]: at for at, name in enumerate(names) if self._is_field(name)}
             self._seen.update(dict.fromkeys(fields))
             pairs = ((names[at], field) for at, field in self._columns.of(fields))
             self._chosen[names] = [
-                (name, f"@{field}" if titled(name, "jsonl")[1] else title(field, "jsonl")) for name, field in pairs
+                (name, f"@{field}" if parse_title(name, "jsonl")[1] else column_title(field, "jsonl"))
+                for name, field in pairs
             ]
         return {new: values[name] for name, new in self._chosen[names]}
 
@@ -115,22 +117,22 @@ class _ChosenNames:
             raise SampleError(f"no object has {lost}{blanks(lost)}; the names are: {field_list(self._seen)}", url=url)
 
 
-def _key(values: dict[str, Any], choice: RowChoice, index: int) -> str:
-    """Return the key of *values*, or one that is made of *index*, as *choice* says.
+def _make_key(values: dict[str, Any], choice: RowChoice, index: int) -> str:
+    """Return the key of the object *values*, number *index* (from 0), as *choice* says.
 
-    Raises: SampleError if it is no text.
+    It is one of the values, or made of several or of the number. Raises: SampleError if it is no text.
     """
     name = choice.key_in(values)
     if name is None:
         return choice.keys(index, lambda column: key_text(values[column], column))
     key = values[name]
     if not isinstance(key, str):
-        raise SampleError(f"the key is {compact(key)}, and must be text or a number")
-    _encoded(key)
+        raise SampleError(f"the key is {compact_json(key)}, and must be text or a number")
+    _encode_utf8(key)
     return key
 
 
-def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
+def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
     """Yield the members of the sample *key*: one for each of *values* that is not null, and no pseudo-field.
 
     *values*: by the name in the JSON object.
@@ -140,23 +142,23 @@ def _parts(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Ite
     for name, value in values.items():
         if value is None or name in PSEUDO_FIELDS:
             continue
-        field, reads = titled(name, "jsonl")
+        field, reads = parse_title(name, "jsonl")
         if isinstance(value, list) or (isinstance(value, dict) and not {BASE64_NAME, URL_NAME} & value.keys()):
             field = field if reads else with_suffix(field, "json")
         try:
             if field in fields:
                 raise SampleError(f"two values are for the field {field!r}")
             fields.add(field)
-            _encoded(field)
+            _encode_utf8(field)
             path = checked_path(key, field)
             if reads and value == "":
                 continue
-            yield _part(path, name, value, reads, plan, line)
+            yield _plan_member(path, name, value, reads, plan, line)
         except SampleError as error:
             raise error if error.url else plan.failure(line, error.message, name) from None
 
 
-def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
+def _plan_member(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
     """Return the member *path*, with the payload that *value* is.
 
     If *reads*, *value* is the path or URL to read it from.
@@ -171,8 +173,8 @@ def _part(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, lin
         )
     if not isinstance(value, str) or isinstance(value, Number):
         raise SampleError("the value must be a path or a URL, as text")
-    _encoded(value)
-    return PlannedMember(path, b"", plan.cell_source(value, line, name), line, name)
+    _encode_utf8(value)
+    return PlannedMember(path, b"", plan.resolve_cell(value, line, name), line, name)
 
 
 def payload_of_json(value: Any) -> bytes:
@@ -181,7 +183,7 @@ def payload_of_json(value: Any) -> bytes:
     Raises: SampleError for bad base64, or text that is not valid Unicode.
     """
     if isinstance(value, str):
-        return _encoded(value)
+        return _encode_utf8(value)
     if isinstance(value, dict) and BASE64_NAME in value:
         from binascii import Error, a2b_base64
 
@@ -194,31 +196,31 @@ def payload_of_json(value: Any) -> bytes:
             raise SampleError(f"not base64: {error}") from None
     try:
         try:
-            return compact(value).encode()
+            return compact_json(value).encode()
         except UnicodeEncodeError:  # a lone surrogate, which JSON can hold as an escape
-            return compact(value, ascii=True).encode()
+            return compact_json(value, ascii=True).encode()
     except RecursionError:
         raise SampleError("brackets are nested too deeply") from None
 
 
-def compact(value: Any, ascii: bool = False) -> str:
+def compact_json(value: Any, ascii: bool = False) -> str:
     """Return *value* as JSON without blanks, its numbers as they were written; if *ascii*, with escapes.
 
-    >>> from tartools.formats.textrows import parsed_object
-    >>> compact(parsed_object(b'{"a": [1.50, null]}', exact=True))
+    >>> from tartools.formats.textrows import parse_object
+    >>> compact_json(parse_object(b'{"a": [1.50, null]}', exact=True))
     '{"a":[1.50,null]}'
     """
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
-        members = (f"{compact(name, ascii)}:{compact(item, ascii)}" for name, item in value.items())
+        members = (f"{compact_json(name, ascii)}:{compact_json(item, ascii)}" for name, item in value.items())
         return "{" + ",".join(members) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(compact(item, ascii) for item in value) + "]"
+        return "[" + ",".join(compact_json(item, ascii) for item in value) + "]"
     return json.dumps(value, ensure_ascii=ascii)
 
 
-def _encoded(text: str) -> bytes:
+def _encode_utf8(text: str) -> bytes:
     """Return *text* in UTF-8. Raises: SampleError if it has a lone surrogate."""
     try:
         return text.encode()
@@ -245,19 +247,19 @@ def json_line(sample: Sample) -> bytes:
 
     Raises: SampleError for a name that is not UTF-8, and two members of one name.
     """
-    parts = [b'{"__key__": ', _quoted(sample, sample.key)]
+    parts = [b'{"__key__": ', _quote_name(sample, sample.key)]
     fields: set[str] = set()
     for member in sample.members:
         field = field_name(member)
         if field in fields:
             raise SampleError(f"the sample {sample.key!r} has the field {field!r} twice", url=sample.shard)
         fields.add(field)
-        parts += b", ", _quoted(sample, title(field, "jsonl")), b": ", *_value(member)
+        parts += b", ", _quote_name(sample, column_title(field, "jsonl")), b": ", *_payload_json(member)
     parts.append(b"}\n")
     return b"".join(parts)
 
 
-def _quoted(sample: Sample, name: str) -> bytes:
+def _quote_name(sample: Sample, name: str) -> bytes:
     """Return *name*, of *sample*, as a JSON string. Raises: SampleError if it is not UTF-8."""
     try:
         return json.dumps(name, ensure_ascii=False).encode()
@@ -266,7 +268,7 @@ def _quoted(sample: Sample, name: str) -> bytes:
         raise failure_of(sample, f": {name!r} is not UTF-8, so JSON cannot hold it {advice}") from None
 
 
-def _value(member: Member) -> tuple[bytes, ...]:
+def _payload_json(member: Member) -> tuple[bytes, ...]:
     """Return the JSON for the payload of *member*, in pieces: a string if it is UTF-8, else an object with base64."""
     payload = member.read()
     if without_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back

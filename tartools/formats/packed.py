@@ -14,7 +14,7 @@ from tartools.storage.url import Url
 from tartools.tar.compression import MAX_COMPRESSION_MAGIC_BYTES, CompressedSink, Decompressed, codec_of, split_packed
 
 
-def opened_packed(url: str) -> io.BufferedReader:
+def open_packed(url: str) -> io.BufferedReader:
     """Open *url* and return its bytes as a file, decompressed if they begin as compressed data.
 
     Reading raises TruncatedError or TarFormatError if these are damaged.
@@ -26,7 +26,7 @@ def opened_packed(url: str) -> io.BufferedReader:
     return stream_file(cast(Input, Decompressed(cast(Stream, file), codec, url)), url, file.close)
 
 
-def seekable_packed(url: str) -> io.BufferedReader:
+def open_seekable_packed(url: str) -> io.BufferedReader:
     """Open *url* and return its bytes as a file that can seek; if they are compressed, a decompressed copy in scratch.
 
     Raises: TruncatedError or TarFormatError if compressed data are damaged; StorageError.

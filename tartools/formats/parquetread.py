@@ -10,9 +10,9 @@ from tartools import storage, tar
 from tartools.errors import SampleError, TarFormatError, shown
 from tartools.formats.parquetvalues import (
     FileInList,
-    bytes_of,
     check_no_bytes,
     column_payloads,
+    encode_column,
     has_bytes,
     is_bytes_type,
     is_file_type,
@@ -55,7 +55,7 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
     index, empty = 0, EmptyRows("row")
     for url in urls:
         begin = index
-        with open_parquet(url, seekable.seekable(url), FILE_KIND, buffer_of(url)) as table:
+        with open_parquet(url, seekable.seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
             rows = PayloadRows(table, choice, dots)
             keys = RepeatedKeyDetector(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
             for sample in rows.samples(index):
@@ -72,12 +72,12 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
     empty.report(account)
 
 
-def buffer_of(url: str) -> int:
-    """Return how many bytes of a column of the Parquet file *url* are read at once: more if it is on a server."""
+def column_buffer_bytes(url: str) -> int:
+    """Return how many bytes of each column of the Parquet file *url* are read at once: more if it is on a server."""
     return REMOTE_COLUMN_READ_BYTES if storage.is_far(url) else COLUMN_READ_BYTES
 
 
-def small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
+def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
     """Yield *columns* of all rows of *table* in record batches, of some 4 MiB if rows of a row group are of one size.
 
     Raises: TarFormatError for a damaged file, also if it has another number of rows than it says.
@@ -107,7 +107,7 @@ class PayloadRows:
         twice = next((name for name in names if names.count(name) > 1), None)
         self._check(twice is not None, f"has two columns {twice!r}")
         try:
-            self._key, self._fields = _columns(names, choice)
+            self._key, self._fields = _choose_columns(names, choice)
         except SampleError as error:
             raise SampleError(error.message, url=table.url) from None
         self._check(not self._fields, f"has no column for a field; its columns are: {field_list(names)}")
@@ -124,7 +124,7 @@ class PayloadRows:
         """
         row = 1
         for batch in self._batches():
-            yield from self._of_batch(batch, index + row - 1, row)
+            yield from self._samples_of_batch(batch, index + row - 1, row)
             row += len(batch)
 
     def _batches(self) -> Iterator[Any]:
@@ -137,14 +137,14 @@ class PayloadRows:
         columns = list(dict.fromkeys([*keys, *(name for name, _ in self._fields)]))
         count = 0
         try:
-            for batch in small_batches(self._table, columns):
+            for batch in read_small_batches(self._table, columns):
                 yield batch
                 count += len(batch)
         except TarFormatError as error:
             message = f"in the data read up to this byte, after row {count}: {error.message}"
             raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
-    def _of_batch(self, batch: Any, index: int, row: int) -> Iterator[Sample]:
+    def _samples_of_batch(self, batch: Any, index: int, row: int) -> Iterator[Sample]:
         """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all.
 
         Raises: SampleError, with the row.
@@ -152,9 +152,9 @@ class PayloadRows:
         at = 0
         try:
             columns = [(ending, self._payloads(batch[name], name, row, ending)) for name, ending in self._fields]
-            keys = None if self._key is None else bytes_of(batch[self._key], self._key)
+            keys = None if self._key is None else encode_column(batch[self._key], self._key)
             if keys is None:
-                texts = {name: bytes_of(batch[name], name) for name in self._keys.columns}
+                texts = {name: encode_column(batch[name], name) for name in self._keys.columns}
 
                 def text_of_column(name: str) -> str:
                     """Return the text of the column *name* in row `at`. Raises: SampleError if there is none."""
@@ -189,7 +189,7 @@ class PayloadRows:
         return [None if value is None else text_payload(field, value) for value in payloads]
 
 
-def _columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None, list[tuple[str, bytes]]]:
+def _choose_columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None, list[tuple[str, bytes]]]:
     """Return (key column or None, [(column, ending)] of the columns that *choice* takes from *names*).
 
     An ending is the end of the path of a member after the key. Raises: SampleError for a word or a key without a
@@ -245,7 +245,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     except SampleError as error:
         raise SampleError(error.message, url=url) from None
     first = 1
-    for batch in small_batches(table, list(dict.fromkeys([key, *(name for name, _ in chosen)]))):
+    for batch in read_small_batches(table, list(dict.fromkeys([key, *(name for name, _ in chosen)]))):
         arrays = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
         fields = [(field, _field_values(arrays[name], name, url, first)) for name, field in chosen]
         keys, values = [], []
@@ -281,7 +281,7 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     column = plain_column(column)
     is_a, kind = schema.arrow().types, column.type
     if is_list_type(kind) and (is_a.is_integer(kind.value_type) or is_a.is_floating(kind.value_type)):
-        return [_array(value, name, url) for value in column]
+        return [_numpy_array(value, name, url) for value in column]
     return plain_field_values(column, name, url, row)
 
 
@@ -308,7 +308,7 @@ def plain_field_values(column: Any, name: str, url: str, row: int) -> Sequence[A
         raise SampleError(f"column {name!r}: not all of it is UTF-8", url=url) from None
 
 
-def _array(value: Any, name: str, url: str) -> Any:
+def _numpy_array(value: Any, name: str, url: str) -> Any:
     """Return *value*, a list of numbers in Arrow, as an array of numpy; None for null.
 
     Raises: SampleError, naming *url* and the column *name*, if one of the numbers is null.

@@ -87,15 +87,17 @@ def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
     kind = column.type
     if is_list_of_files(kind):
         lists = enumerate(column.to_pylist(), row)
-        return [None if files is None else _numbered(files, name, number) for number, files in lists]
+        return [None if files is None else _list_files(files, name, number) for number, files in lists]
     if is_file_type(kind):
-        parts = {part_type.name: bytes_of(part, name) for part_type, part in zip(kind, column.flatten(), strict=True)}
+        parts = {
+            part_type.name: encode_column(part, name) for part_type, part in zip(kind, column.flatten(), strict=True)
+        }
         pairs = enumerate(zip(parts["bytes"], parts["path"], strict=True), row)
-        return [checked_file(payload, path, name, number) for number, (payload, path) in pairs]
-    return bytes_of(column, name)
+        return [require_bytes(payload, path, name, number) for number, (payload, path) in pairs]
+    return encode_column(column, name)
 
 
-def _numbered(files: Sequence[Any], name: str, row: int) -> FileList:
+def _list_files(files: Sequence[Any], name: str, row: int) -> FileList:
     """Return *files*, a list in row *row* of the column *name*, without nulls.
 
     Raises: SampleError if one is only a path.
@@ -104,12 +106,12 @@ def _numbered(files: Sequence[Any], name: str, row: int) -> FileList:
     for number, file in enumerate(files):
         payload, path = (file["bytes"], file["path"]) if isinstance(file, dict) else (file, None)
         raw = path.encode() if isinstance(path, str) else path
-        if checked_file(payload, raw, name, row) is not None:
+        if require_bytes(payload, raw, name, row) is not None:
             listed.append(FileInList(payload, raw, number))
     return listed
 
 
-def checked_file(payload: bytes | None, path: bytes | None, name: str, row: int) -> bytes | None:
+def require_bytes(payload: bytes | None, path: bytes | None, name: str, row: int) -> bytes | None:
     """Return *payload*, of a picture or sound in row *row* of the column *name*; None if its *path* is None too.
 
     Raises: SampleError, with the row as its offset, if there is only a path.
@@ -121,7 +123,7 @@ def checked_file(payload: bytes | None, path: bytes | None, name: str, row: int)
     return payload
 
 
-def bytes_of(column: Any, name: str) -> Sequence[bytes | None]:
+def encode_column(column: Any, name: str) -> Sequence[bytes | None]:
     """Return the payload of each row of *column*, called *name*, which has neither files nor lists of files.
 
     None for null. Bytes are as they are, text is UTF-8, other values are as tar2tsv writes them. Raises: SampleError

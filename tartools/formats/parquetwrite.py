@@ -35,10 +35,10 @@ class ParquetLayout(NamedTuple):
     verbatim: bool = False
 
 
-def kind_of(names: Iterable[str]) -> str:
+def column_kind(names: Iterable[str]) -> str:
     """Return the kind of a column for fields with these *names*: Image, Audio, string, or binary for any others.
 
-    >>> kind_of(["seg.PNG"]), kind_of(["jpg", "png"]), kind_of(["cls"]), kind_of(["jpg", "txt"])
+    >>> column_kind(["seg.PNG"]), column_kind(["jpg", "png"]), column_kind(["cls"]), column_kind(["jpg", "txt"])
     ('Image', 'Image', 'string', 'binary')
     """
     suffixes = set(map(suffix_of, names))
@@ -69,12 +69,12 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
             else:
                 account.left_out += 1
             if columns.size >= GROUP_BYTES or len(columns.rows) >= GROUP_ROWS:
-                writer = writer or columns.writer(pa.PythonFile(file, "w"))
-                writer.write_table(columns.taken())
-        writer = writer or columns.writer(pa.PythonFile(file, "w"))
+                writer = writer or columns.make_writer(pa.PythonFile(file, "w"))
+                writer.write_table(columns.take_table())
+        writer = writer or columns.make_writer(pa.PythonFile(file, "w"))
         if columns.rows:
-            writer.write_table(columns.taken())
-        columns.check(account)
+            writer.write_table(columns.take_table())
+        columns.check_words(account)
         writer.close()
     except BaseException:
         file.close()
@@ -83,7 +83,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
 
 
 class PayloadColumn(NamedTuple):
-    """One column of the file: its *name*, and its *kind*, from `kind_of`."""
+    """One column of the file: its *name*, and its *kind*, from `column_kind`."""
 
     name: str
     kind: str
@@ -128,16 +128,18 @@ class PayloadColumns:
         for choices, new in layout.words or ():
             for name in [new] if new else choices:
                 if name not in self._columns:
-                    self._columns[name] = self._column(name, choices if new and kind_of([new]) == "binary" else [name])
+                    self._columns[name] = self._make_column(
+                        name, choices if new and column_kind([new]) == "binary" else [name]
+                    )
 
-    def _column(self, name: str, sources: Iterable[str]) -> PayloadColumn:
+    def _make_column(self, name: str, sources: Iterable[str]) -> PayloadColumn:
         """Return the new column *name* for fields called *sources*, which decide its kind.
 
         Raises: SampleError for a bad name.
         """
         if name.startswith("__") and name.endswith("__"):
             raise SampleError(f"no column of a field may be called {name!r}: -f 'new={name}' gives it another name")
-        return PayloadColumn(name, "binary" if self._fold(name) in self._binary else kind_of(sources))
+        return PayloadColumn(name, "binary" if self._fold(name) in self._binary else column_kind(sources))
 
     def add(self, sample: Sample) -> bool:
         """Add a row for *sample*, and return True; return False, without a row, if it has no field for any column.
@@ -151,31 +153,33 @@ class PayloadColumns:
         except UnicodeDecodeError:
             reason = ": its key is not UTF-8, which Parquet needs; --rekey of tarcat gives new keys"
             raise failure_of(sample, reason) from None
-        pairs = self._all_of(sample) if self._layout.words is None else self._chosen_of(sample)
+        pairs = self._pair_all(sample) if self._layout.words is None else self._pair_chosen(sample)
         row: dict[str, object] = {KEY_COLUMN: key}
         for column, member in pairs:
             if column.name in row:
                 raise failure_of(sample, f": two members are for the column {column.name!r}; -f 'new=old' renames one")
             payload = self._payload(sample, column, member)
-            row[column.name] = {"bytes": payload, "path": _text(sample, member.path)} if column.is_file else payload
+            row[column.name] = (
+                {"bytes": payload, "path": _decode_name(sample, member.path)} if column.is_file else payload
+            )
             self.size += member.size
         if pairs:
             self.rows.append(row)
         return bool(pairs)
 
-    def _all_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
+    def _pair_all(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return each member of *sample* with its column. A new column follows the column of the previous member.
 
         Raises: SampleError if no column can be added.
         """
         pairs: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
-            name = _text(sample, member.path[len(sample.raw_key) + 1 :])
+            name = _decode_name(sample, member.path[len(sample.raw_key) + 1 :])
             if name not in self._columns:
                 self._check_new(sample, name)
                 order = list(self._columns)
                 order.insert(order.index(pairs[-1][0].name) + 1 if pairs else 0, name)
-                columns = self._columns | {name: self._column(name, [name])}
+                columns = self._columns | {name: self._make_column(name, [name])}
                 self._columns = {column: columns[column] for column in order}
             pairs.append((self._columns[name], member))
         return pairs
@@ -192,7 +196,7 @@ class PayloadColumns:
             )
             raise failure_of(sample, f"{fault}, and no column can be added now: name all of them, as -f '{every}'")
 
-    def _chosen_of(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
+    def _pair_chosen(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return the members that the words choose, each with its column, in the order of the words."""
         pairs = []
         if self._unseen:
@@ -225,7 +229,7 @@ class PayloadColumns:
                 raise failure_of(sample, f": {where}; --binary {column.name} stores bytes") from None
         return payload
 
-    def writer(self, file: Any) -> Any:
+    def make_writer(self, file: Any) -> Any:
         """Return a `ParquetWriter` of these columns to *file*, a file of pyarrow. No column can be added after that.
 
         Raises: SampleError if there is no column that the layout calls binary.
@@ -257,8 +261,8 @@ class PayloadColumns:
             write_batch_size=PAGE_ROWS,
         )
 
-    def taken(self) -> Any:
-        """Return the rows that are held as a `pyarrow.Table`, and drop them here."""
+    def take_table(self) -> Any:
+        """Return the rows added so far as a `pyarrow.Table`, and drop them here."""
         pa = schema.arrow()
         types = [(KEY_COLUMN, pa.string()), *((column.name, column.type) for column in self._columns.values())]
         table = pa.Table.from_pylist(self.rows, pa.schema(types))
@@ -266,14 +270,14 @@ class PayloadColumns:
         self.rows, self.size = [], 0
         return table
 
-    def check(self, account: Account) -> None:
-        """Raise SampleError if there were samples, and none of them had a field for one of the words."""
+    def check_words(self, account: Account) -> None:
+        """Raise SampleError if there were samples, by *account*, and none of them had a field for one of the words."""
         if self._unseen and account.samples_in:
             lost = " ".join(";".join((self._layout.words or ())[number][0]) for number in self._unseen)
             raise no_sample_has(lost, self._seen)
 
 
-def _text(sample: Sample, name: bytes) -> str:
+def _decode_name(sample: Sample, name: bytes) -> str:
     """Return *name*, of a member of *sample*, as text. Raises: SampleError if it is not UTF-8."""
     try:
         return name.decode()

@@ -1,6 +1,6 @@
 """Plans of tarcreate: tables and recipes of the samples to make, and the samples that are made of them.
 
-`samples` plans those of a table or a recipe, `jsonl.samples` those of JSON lines, `folder.from_folder` those of a
+`samples` plans those of a table or a recipe, `jsonl.samples` those of JSON lines, `folder.plan_folder` those of a
 folder; `build_samples` reads the files and URLs that they name. That is no stage, because stages open nothing.
 """
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, shown
 from tartools.formats import textrows
-from tartools.formats.textrows import titled
+from tartools.formats.textrows import parse_title
 from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
 from tartools.samples.columnfields import ChosenColumns, check_nameable
 from tartools.samples.encoding import text_payload
@@ -51,10 +51,10 @@ class PlanOrigin(NamedTuple):
 
     def failure(self, line: int, reason: str, column: str = "") -> SampleError:
         """Return the error, with its *reason*, for *line* of the plan, and its *column* if that is not ""."""
-        return SampleError(f"{place(line, column)}: {reason}", url=self.name)
+        return SampleError(f"{describe_line(line, column)}: {reason}", url=self.name)
 
-    def source(self, text: str, line: int, column: str = "") -> str:
-        """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to the base.
+    def resolve(self, text: str, line: int, column: str = "") -> str:
+        """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to `base`.
 
         *line*, *column*: its place, for messages.
         Raises: SampleError for stdin, and for an input that the plan may not name; UsageError for a text that is no
@@ -64,7 +64,7 @@ class PlanOrigin(NamedTuple):
             url = Url(text)
             path = path_of(url) if url.is_local else ""
         except UsageError as error:
-            raise UsageError(f"{place(line, column)}: {error.message}", url=self.name) from None
+            raise UsageError(f"{describe_line(line, column)}: {error.message}", url=self.name) from None
         if url.scheme == "-":
             raise self.failure(line, "a member cannot be read from stdin; write ./- for a file of that name", column)
         kind = "table" if column else "recipe"
@@ -72,14 +72,14 @@ class PlanOrigin(NamedTuple):
             raise self.failure(line, f"{why} (--allow-pipe allows it, if you trust the plan)", column)
         return local_url(os.path.join(self.base, path)) if url.is_local else url
 
-    def cell_source(self, text: str, line: int, column: str) -> str:
-        """Return the URL that *text* in a cell of a table names; paths are relative to the base.
+    def resolve_cell(self, text: str, line: int, column: str) -> str:
+        """Return the URL that *text* in a cell of a table names; paths are relative to `base`.
 
         *line*, *column*: of the cell, for messages.
         Raises: UsageError for a text that is no URL, or has credentials; SampleError for stdin, and, unless
         `allow_pipe`, for an input that the plan may not name, a device, or a fifo, which may never end.
         """
-        url = self.source(text, line, column)
+        url = self.resolve(text, line, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
             reason = f"{shown(text)} is not a regular file, and is not read without --allow-pipe"
             raise self.failure(line, reason, column)
@@ -98,10 +98,10 @@ def _is_special(url: str) -> bool:
 PLAN_SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"}
 
 
-def format_of(name: str) -> str:
+def plan_format(name: str) -> str:
     """Return the format of the plan *name* by its suffix: "tsv" (stdin too), "csv", "jsonl", or "recipe" for any other.
 
-    >>> [format_of(name) for name in ("a?.CSV", "-", "https://host/a.jsonl?sig=x.y", "a.jsonl.gz")]
+    >>> [plan_format(name) for name in ("a?.CSV", "-", "https://host/a.jsonl?sig=x.y", "a.jsonl.gz")]
     ['csv', 'tsv', 'jsonl', 'jsonl']
     """
     if name == "-":
@@ -118,13 +118,13 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowCho
     """
     if form == "recipe":
         textrows.check_no_utf16(file, plan.name)
-        parsed = list(grouped_parts(recipe_parts(textrows.text_lines(file, "\n"), plan), plan.name))
+        parsed = list(group_parts(plan_recipe(textrows.text_lines(file, "\n"), plan), plan.name))
         if not parsed:
             raise SampleError("the plan is empty: it names no member", url=plan.name)
         return parsed
     line, header, below = textrows.read_table(file, form, plan.name, "plan")
     try:
-        key_at, columns = chosen_columns(columns_of_header(header, plan, line), choice)
+        key_at, columns = choose_plan_columns(parse_header(header, plan, line), choice)
     except SampleError as error:
         raise error if error.url else plan.failure(line, error.message) from None
     places = {name: place for place, name in enumerate(header)}
@@ -132,11 +132,11 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowCho
     def key_of(index: int, cells: Sequence[bytes]) -> str:
         """Return the key of row *index*, which has these *cells*. Raises: SampleError if it is not safe."""
         if key_at is not None:
-            return checked_key(_text(cells[key_at]))
-        return checked_key(choice.keys(index, lambda name: _text(cells[places[name]])))
+            return checked_key(_decode_path(cells[key_at]))
+        return checked_key(choice.keys(index, lambda name: _decode_path(cells[places[name]])))
 
     key_column = "" if key_at is None else header[key_at]
-    planned = from_table(columns, _rows_of_text(below, columns, plan.name), plan, key_of, key_column)
+    planned = plan_table(columns, _rows_of_text(below, columns, plan.name), plan, key_of, key_column)
     return list(planned) if any(column.reads for _, column in columns) else planned
 
 
@@ -169,12 +169,12 @@ class PlanColumn(NamedTuple):
     title: str
 
 
-def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
+def parse_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
     """Return the columns that *cells*, of the header on this *line* of *plan*, name.
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
     """
-    columns = [PlanColumn(*titled(cell), cell in PSEUDO_FIELDS, cell) for cell in cells]
+    columns = [PlanColumn(*parse_title(cell), cell in PSEUDO_FIELDS, cell) for cell in cells]
     fields = [column.field for column in columns if not column.ignored]
     for field in fields:
         try:
@@ -195,7 +195,9 @@ def columns_of_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list
     return columns
 
 
-def chosen_columns(columns: Sequence[PlanColumn], choice: RowChoice) -> tuple[int | None, list[tuple[int, PlanColumn]]]:
+def choose_plan_columns(
+    columns: Sequence[PlanColumn], choice: RowChoice
+) -> tuple[int | None, list[tuple[int, PlanColumn]]]:
     """Return (index of the key column or None, [(index, column)] of the columns that become fields) by *choice*.
 
     Raises: SampleError for a word or a key without a column, and two columns for one field.
@@ -210,7 +212,7 @@ def chosen_columns(columns: Sequence[PlanColumn], choice: RowChoice) -> tuple[in
     return key_at, [(place, columns[place]._replace(field=field)) for place, field in chosen.of(fields)]
 
 
-def from_table(
+def plan_table(
     columns: Sequence[tuple[int, PlanColumn]],
     rows: Iterable[tuple[int, list[bytes]]],
     plan: PlanOrigin,
@@ -230,7 +232,7 @@ def from_table(
         try:
             key = key_of(index, cells)
             parts = [
-                _cell(checked_path(key, column.field), cells[place], column, plan, line)
+                _plan_cell(checked_path(key, column.field), cells[place], column, plan, line)
                 for place, column in columns
                 if cells[place] or not column.reads
             ]
@@ -242,23 +244,25 @@ def from_table(
         last_key, last_line = key, line
         if not parts:
             raise plan.failure(line, f"the sample {key!r} has no field, so an archive cannot hold it")
-        yield PlannedSample(_bytes(key), tuple(parts))
+        yield PlannedSample(_encode_path(key), tuple(parts))
 
 
-def _cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: int) -> PlannedMember:
+def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: int) -> PlannedMember:
     """Return the member *path* for a *cell* of *column*: the cell is the payload, or the URL to read it from.
 
     Raises: SampleError, naming *plan* and *line*, for a bad URL.
     """
     if not column.reads:
         return PlannedMember(path, text_payload(path, cell))
-    return PlannedMember(path, url=plan.cell_source(_text(cell), line, column.title), line=line, column=column.title)
+    return PlannedMember(
+        path, url=plan.resolve_cell(_decode_path(cell), line, column.title), line=line, column=column.title
+    )
 
 
 # ---- recipes ----
 
 
-def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
+def plan_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
     """Yield the members of a recipe: lines `NAME SOURCE`. Empty lines are skipped.
 
     SOURCE is `text:` and the payload itself, or a path or URL. Raises: SampleError, naming the line.
@@ -278,17 +282,19 @@ def recipe_parts(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMemb
         except SampleError as error:
             raise plan.failure(number, error.message) from None
         if source.startswith(TEXT_PREFIX):
-            textrows.check_utf8(_bytes(source), f"line {number}", plan.name)
-            yield PlannedMember(_bytes(name), text_payload(_bytes(name), _bytes(source.removeprefix(TEXT_PREFIX))))
+            textrows.check_utf8(_encode_path(source), f"line {number}", plan.name)
+            yield PlannedMember(
+                _encode_path(name), text_payload(_encode_path(name), _encode_path(source.removeprefix(TEXT_PREFIX)))
+            )
         else:
-            yield PlannedMember(_bytes(name), url=plan.source(source, number), line=number)
+            yield PlannedMember(_encode_path(name), url=plan.resolve(source, number), line=number)
 
 
 # ---- samples ----
 
 
-def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample]:
-    """Yield a sample for adjacent *parts* with one key; a part without a field is a sample of its own.
+def group_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[PlannedSample]:
+    """Yield a `PlannedSample` for adjacent *parts* with one key; a part without a field is a sample of its own.
 
     Raises: SampleError, naming *name*, the plan, if a sample would have a field twice.
     """
@@ -297,27 +303,27 @@ def grouped_parts(parts: Iterable[PlannedMember], name: str) -> Iterator[Planned
     for part in parts:
         key, field = split_path(part.path)
         if group and not (joins and field and key == last):
-            yield _planned_sample(last, group, name)
+            yield _make_planned_sample(last, group, name)
             group = []
         group.append(part)
         last, joins = key, bool(field)
     if group:
-        yield _planned_sample(last, group, name)
+        yield _make_planned_sample(last, group, name)
 
 
-def _planned_sample(key: bytes, parts: list[PlannedMember], name: str) -> PlannedSample:
+def _make_planned_sample(key: bytes, parts: list[PlannedMember], name: str) -> PlannedSample:
     """Return the sample *key* of *parts*. Raises: SampleError, naming *name*, the plan, if two have one path."""
     if len(parts) > 1 and len({part.path for part in parts}) < len(parts):
         raise SampleError(f"the sample {key.decode('utf-8', 'surrogateescape')!r} would have a field twice", url=name)
     return PlannedSample(key, tuple(parts))
 
 
-def _bytes(text: str) -> bytes:
+def _encode_path(text: str) -> bytes:
     """Return *text* as bytes of a path or cell: UTF-8, with surrogates as the bytes that they stand for."""
     return text.encode("utf-8", "surrogateescape")
 
 
-def _text(data: bytes) -> str:
+def _decode_path(data: bytes) -> str:
     """Return *data* as text: bytes that are not UTF-8 become surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
@@ -351,30 +357,33 @@ class PlannedSample(NamedTuple):
     parts: tuple[PlannedMember, ...]
 
 
-def place(line: int, column: str) -> str:
+def describe_line(line: int, column: str) -> str:
     """Return the place in a plan for messages: its line, and its column if that is not ""."""
     return f"line {line}, column {column}" if column else f"line {line}"
 
 
-def placed_in_plan(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
-    """Return *error*, of reading the source of *part*, with its place in the plan *name*, and *advice*."""
+def add_plan_place(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
+    """Return a StorageError like *error*, of reading *part*, with its place in the plan *name*, and *advice*."""
     return StorageError(
-        f"{error.message} ({shown(name)}: {place(part.line, part.column)}{advice})", url=error.url, offset=error.offset
+        f"{error.message} ({shown(name)}: {describe_line(part.line, part.column)}{advice})",
+        url=error.url,
+        offset=error.offset,
     )
 
 
-def told_of_file_names(planned: Iterable[PlannedSample], account: Account, name: str) -> Iterator[PlannedSample]:
-    """Yield *planned*; warn if the first sample reads no file, but a payload is the name of one: its @ was forgotten.
+def warn_of_file_names(planned: Iterable[PlannedSample], account: Account, name: str) -> Iterator[PlannedSample]:
+    """Yield *planned* unchanged; warn if the first sample reads no file, but has the name of one as a payload.
 
-    *name*: of the plan, for the warning by *account*.
+    Then an @ was forgotten in the header. *name*: of the plan, for the warning by *account*.
     """
     first = True
     for sample in planned:
         if first and all(part.url is None for part in sample.parts):
             for part in sample.parts:
                 if suffix := _suffix_of_file_name(part.payload):
-                    field = _text(split_path(part.path)[1])
-                    reason = f"no column is read from files, but {field!r} has names of files: {_text(part.payload)!r}"
+                    field = _decode_path(split_path(part.path)[1])
+                    example = _decode_path(part.payload)
+                    reason = f"no column is read from files, but {field!r} has names of files: {example!r}"
                     account.warn(f"{shown(name)}: {reason}; call it '@{suffix}' to read them")
                     break
         first = False
@@ -384,7 +393,7 @@ def told_of_file_names(planned: Iterable[PlannedSample], account: Account, name:
 def _suffix_of_file_name(text: bytes) -> str:
     """Return the suffix of *text* if it looks like the name of a picture, sound or the like; else ""."""
     _, dot, suffix = text.rpartition(b".")
-    name = _text(suffix).lower()
+    name = _decode_path(suffix).lower()
     return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_URL_BYTES else ""
 
 
@@ -434,7 +443,7 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
     except StorageError as error:
         if not part.line:
             raise
-        raise placed_in_plan(error, part, name) from error
+        raise add_plan_place(error, part, name) from error
 
 
 def _large_member(part: PlannedMember, url: str) -> Member:
@@ -446,13 +455,13 @@ def _large_member(part: PlannedMember, url: str) -> Member:
         file = stream.file
         if file is not None and (size := os.fstat(file.fileno()).st_size) > MAX_READ_BYTES:
             return Member(part.path, file, 0, 0, size, tar.encode_header(part.path, size))
-        source = held_bytes(chunks(stream))
+        source = join_chunks(chunks(stream))
         check_whole(stream, url)
     size = os.fstat(source.fileno()).st_size if isinstance(source, io.FileIO) else len(source)
     return Member(part.path, source, 0, 0, size, tar.encode_header(part.path, size))
 
 
-def held_bytes(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
+def join_chunks(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
     """Return the bytes of *chunks*, joined: in memory, or in a scratch file if they are more than 16 MiB."""
     buffer, scratch = bytearray(), None
     for chunk in chunks:

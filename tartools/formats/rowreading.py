@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError
 from tartools.formats import packed
-from tartools.formats.encodings import recoded
-from tartools.formats.parquetread import FILE_KIND, buffer_of, plain_field_values, small_batches
-from tartools.formats.textrows import Number, objects, read_table
+from tartools.formats.encodings import read_as_utf8
+from tartools.formats.parquetread import FILE_KIND, column_buffer_bytes, plain_field_values, read_small_batches
+from tartools.formats.textrows import Number, read_objects, read_table
 from tartools.storage import seekable
 from tartools.storage.url import Url
 from tartools.tables.source import open_parquet
@@ -22,7 +22,7 @@ NUMBER_CELL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?").full
 
 
 class JsonText(Number):
-    """A list or object in JSON, as the text with which it is written; `jsonl.compact` returns that text."""
+    """A list or object in JSON, as the text with which it is written; `jsonl.compact_json` returns that text."""
 
     __slots__ = ()
 
@@ -45,13 +45,13 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 
     Holds: all rows. Raises: UsageError for another suffix; SampleError, naming line or row; TarFormatError.
     """
-    form = _form_of(url)
+    form = _table_format(url)
     if form is None:
         raise UsageError("the format of a table of rows is its suffix: .csv, .tsv, .jsonl or .parquet", url=url)
     if form == "parquet":
         return list(_parquet_rows(url))
-    with packed.opened_packed(url) as file:
-        text = recoded(file, encoding, url)
+    with packed.open_packed(url) as file:
+        text = read_as_utf8(file, encoding, url)
         if form == "jsonl":
             return list(_json_rows(text, url))
         _, titles, below = read_table(text, form, url)
@@ -75,7 +75,7 @@ def _json_rows(file: Iterable[bytes], url: str) -> Iterator[Row]:
         for text in file:  # noqa: UP028  # a `yield from` would not set `text`
             yield text
 
-    for line, values in objects(lines(), url, exact=True):
+    for line, values in read_objects(lines(), url, exact=True):
         if any(isinstance(value, (list, dict)) for value in values.values()):
             texts = texts_of_values(text.decode("utf-8-sig"))
             values = {
@@ -106,10 +106,10 @@ def texts_of_values(line: str) -> dict[str, str]:
 
 def _parquet_rows(url: str) -> Iterator[Row]:
     """Yield the rows of the Parquet file *url*. Raises: SampleError, naming the row; TarFormatError."""
-    with open_parquet(url, seekable.seekable(url), FILE_KIND, buffer_of(url)) as table:
+    with open_parquet(url, seekable.seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
         table.check_names()
         first = 1
-        for batch in small_batches(table, table.names):
+        for batch in read_small_batches(table, table.names):
             names = batch.schema.names
             columns = [plain_field_values(batch.column(at), name, url, first) for at, name in enumerate(names)]
             for number in range(len(batch)):
@@ -121,18 +121,18 @@ def _parquet_rows(url: str) -> Iterator[Row]:
 
 def is_text_table(url: str) -> bool:
     """True if all values in the table *url* are text: a CSV or TSV, by its suffix."""
-    return _form_of(url) in ("csv", "tsv")
+    return _table_format(url) in ("csv", "tsv")
 
 
-def _form_of(url: str) -> str | None:
+def _table_format(url: str) -> str | None:
     """Return the format of the table *url*, by its suffix before that of a compression; None for other suffixes."""
     return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
 
 
-def numbered_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
-    """Make the cells of the columns *names* numbers, in *rows* of text, if all cells of a column are; "" is removed.
+def convert_number_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
+    """Replace the text cells of each column in *names* by numbers in *rows*, if all cells of the column are numbers.
 
-    So a column is of one type in all rows.
+    Empty cells of such a column are removed. So a column is of one type in all rows.
     """
     for name in names:
         cells = [row.values[name] for row in rows if row.values.get(name)]
@@ -154,7 +154,7 @@ def read_coco(url: str) -> list[Row]:
     """
     from tartools.samples.payloads import parse_json
 
-    with packed.opened_packed(url) as file:
+    with packed.open_packed(url) as file:
         data = file.read()
     try:
         content = parse_json(data)
@@ -167,7 +167,7 @@ def read_coco(url: str) -> list[Row]:
     categories = {item["id"]: item["name"] for item in _objects_in(content, "categories", ("id", "name"), url)}
     annotations: dict[Any, list[dict[str, Any]]] = {}
     for item in _objects_in(content, "annotations", ("image_id",), url):
-        annotations.setdefault(item["image_id"], []).append(_named(item, categories, url))
+        annotations.setdefault(item["image_id"], []).append(_name_categories(item, categories, url))
     rows: list[Row] = []
     for picture in _objects_in(content, "images", ("id", "file_name"), url):
         described = {**picture, "annotations": annotations.pop(picture["id"], [])}
@@ -195,7 +195,7 @@ def _objects_in(content: dict[str, Any], name: str, required: Sequence[str], url
         yield item
 
 
-def _named(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> dict[str, Any]:
+def _name_categories(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> dict[str, Any]:
     """Return *annotation* without the id of its picture, and with the name of its category, and of each segment's.
 
     Raises: SampleError, naming the file *url*, for a category that is not in *categories*.
@@ -206,5 +206,5 @@ def _named(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> 
             raise SampleError(f"no category has the id {result['category_id']!r}, which an annotation names", url=url)
         result["category"] = categories[result["category_id"]]
     if isinstance(segments := result.get("segments_info"), list):  # of panoptic files
-        result["segments_info"] = [_named(segment, categories, url) for segment in segments]
+        result["segments_info"] = [_name_categories(segment, categories, url) for segment in segments]
     return result

@@ -40,8 +40,8 @@ _HEADER_PREFIXES = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
 class TextRows(NamedTuple):
     """Adjacent rows of a table of text.
 
-    `lines`: the numbers of the lines on which they end, from 1. `cells`: of each row, unescaped.
-    `is_utf8`: True if all cells are UTF-8; if False, some may not be.
+    `lines`: the numbers of the lines on which they end, from 1. `cells`: of each row, unescaped. `is_utf8`: True if all
+    cells are surely UTF-8; False if some may not be.
     """
 
     lines: Sequence[int]
@@ -92,10 +92,10 @@ def unescape(cell: bytes) -> bytes:
 
     Raises: ValueError for a backslash before any other character than t, n, r or a backslash.
     """
-    return re.sub(rb"\\[^\x80-\xbf]?[\x80-\xbf]*", _unescaped, cell) if b"\\" in cell else cell
+    return re.sub(rb"\\[^\x80-\xbf]?[\x80-\xbf]*", _unescape_match, cell) if b"\\" in cell else cell
 
 
-def _unescaped(match: re.Match[bytes]) -> bytes:
+def _unescape_match(match: re.Match[bytes]) -> bytes:
     """Return the character for an escape that *match* found. Raises: ValueError for an unknown one."""
     if match[0] not in _UNESCAPES:
         escape = match[0].decode("utf-8", "surrogateescape")
@@ -103,24 +103,24 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return _UNESCAPES[match[0]]
 
 
-def title(field: str, form: str = "tsv") -> str:
+def column_title(field: str, form: str = "tsv") -> str:
     r"""Return the title of the column for *field* in a table of *form*.
 
     For tarcreate, a column @NAME holds paths of files to read: so the field @NAME is called \@NAME, \@NAME is \\@NAME.
     In JSON lines it is the same with names that begin with two underscores, of which __key__ is the key.
 
-    >>> title("@txt"), title("txt"), title("__key__", "jsonl")
+    >>> column_title("@txt"), column_title("txt"), column_title("__key__", "jsonl")
     ('\\@txt', 'txt', '\\__key__')
     """
     return "\\" + field if re.match(_HEADER_PREFIXES[form], field) else field
 
 
-def titled(title: str, form: str = "tsv") -> tuple[str, bool]:
+def parse_title(title: str, form: str = "tsv") -> tuple[str, bool]:
     r"""Return (field, reads) for *title*, of a column: reads is True if its cells are paths of files to read.
 
-    The inverse of `title`, for a table of *form*.
+    The inverse of `column_title`, for a table of *form*.
 
-    >>> titled("@jpg"), titled("\\@txt"), titled("txt"), titled("\\__key__", "jsonl")
+    >>> parse_title("@jpg"), parse_title("\\@txt"), parse_title("txt"), parse_title("\\__key__", "jsonl")
     (('jpg', True), ('@txt', False), ('txt', False), ('__key__', False))
     """
     if title.startswith("@"):
@@ -145,7 +145,7 @@ def read_table(
     [1, 1, 1]
     """
     check_no_utf16(file, name)
-    batches = _of_one_width((_csv if form == "csv" else _tsv)(file, name), form, name)
+    batches = _check_widths((_read_csv if form == "csv" else _read_tsv)(file, name), form, name)
     first = next(batches, None)
     if first is None:
         raise SampleError(f"the {noun} is empty: a table has a header", url=name)
@@ -154,7 +154,7 @@ def read_table(
     return first.lines[0], header, chain([below] if below.cells else [], batches)
 
 
-def _of_one_width(batches: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
+def _check_widths(batches: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
     """Yield the rows of *batches*, without empty lines. Raises: SampleError for one with another number of cells.
 
     *form*: "tsv" or "csv"; *name*: of the table. Rows before the bad one are yielded first.
@@ -200,7 +200,7 @@ def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: s
         raise SampleError(f"line {line}: in a TSV, tabs separate the columns; this header has {separators}", url=name)
 
 
-def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
+def _read_tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     """Yield the rows of the TSV in *file*; an empty line is a row of one empty cell.
 
     Raises: SampleError, naming *name* and line, for a bad escape.
@@ -218,7 +218,7 @@ def _tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
         for number, line in enumerate(lines if b"\\" in data else ()):
             if b"\\" in line:
                 try:
-                    cells[number] = _unescaped_row(cells[number], first + number, name)
+                    cells[number] = _unescape_row(cells[number], first + number, name)
                 except SampleError:
                     yield TextRows(range(first, first + number), cells[:number], is_utf8)
                     raise
@@ -235,7 +235,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
+def _unescape_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
     """Return *cells*, of a TSV, unescaped. Raises: SampleError, naming *name*, *line* and column, for a bad escape."""
     texts: list[bytes] = []
     try:
@@ -245,7 +245,7 @@ def _unescaped_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
     return texts
 
 
-def _csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
+def _read_csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     """Yield the rows of the CSV in *file*; an empty line is a row without cells.
 
     Raises: SampleError, naming *name* and line, for text that is no CSV, after the rows before it.
@@ -304,17 +304,17 @@ def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)
 
 
-def objects(
+def read_objects(
     file: Iterable[bytes],
     name: str,
     noun: str = "table",
     *,
     exact: bool = False,
-    wanted: Callable[[bytes], object] | None = None,
+    is_read: Callable[[bytes], object] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number of the line, JSON object) for each line of *file*; empty lines are skipped.
 
-    *wanted*: if given, other lines than those for which it is true are skipped unparsed.
+    *is_read*: if given, other lines than those for which it is true are skipped unparsed.
     *exact*: True to get numbers as they are written, each a `Number`. *noun*: for the file in messages.
 
     Raises: SampleError, naming *name* and line, for a line that is not a JSON object, for a name twice in one, and for
@@ -326,17 +326,17 @@ def objects(
             if advice := utf16_advice(text[:4]):
                 raise SampleError(advice, url=name)
             text = text.removeprefix(UTF8_BOM)
-        if text.isspace() or not text or (wanted is not None and not wanted(text)):
+        if text.isspace() or not text or (is_read is not None and not is_read(text)):
             continue
         try:
-            yield line, parsed_object(text, exact=exact)
+            yield line, parse_object(text, exact=exact)
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
     if not line:
         raise SampleError(f"the {noun} is empty: it has no line", url=name)
 
 
-def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
+def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
     """Return the JSON object *text*; if *exact*, with its numbers as `Number`.
 
     Raises: SampleError if it is not JSON, is no object, or has a name twice in one.
@@ -361,10 +361,10 @@ def parsed_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 def _decoder(exact: bool) -> json.JSONDecoder:
     """Return the decoder of JSON, which refuses a name twice; if *exact*, it makes each number a `Number`."""
     number = Number if exact else None
-    return json.JSONDecoder(object_pairs_hook=_object, parse_float=number, parse_int=number, parse_constant=number)
+    return json.JSONDecoder(object_pairs_hook=_make_object, parse_float=number, parse_int=number, parse_constant=number)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the (name, value) *pairs* of a JSON object as a dict. Raises: SampleError if a name occurs twice."""
     items = dict(pairs)
     if len(items) < len(pairs):
@@ -380,7 +380,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 PackedRows = tuple[Sequence[bytes], Sequence[bytes]]  # keys, and fields; see `RowFormat`
 
 
-def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> Iterator[PackedRows]:
+def read_packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) -> Iterator[PackedRows]:
     """Yield (keys, packed fields) of adjacent rows in *file*, which is *form*: tsv, csv or jsonl.
 
     *rows*: which columns are read, and where keys end that are file names. A row's packed fields are marshalled pairs
@@ -389,10 +389,10 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
     Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":
-        yield from _objects(file, name, rows)
+        yield from _read_packed_objects(file, name, rows)
         return
     line, titles, below = read_table(file, form, name)
-    key_at, columns = _header(titles, name, line, rows)
+    key_at, columns = _choose_header_columns(titles, name, line, rows)
     names = [name_of_field(field) for _, field in columns]
     compressed = any(without_codec(field)[1] for _, field in columns)
     places = range(len(columns)) if compressed else [place for place, _ in columns]
@@ -416,7 +416,9 @@ def packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFormat) 
             yield keys, [marshal.dumps(list(zip(names, [row[at] for at in places], strict=True))) for row in cells]
 
 
-def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[int, list[tuple[int, str]]]:
+def _choose_header_columns(
+    titles: list[str], url: str, line: int, rows: RowFormat
+) -> tuple[int, list[tuple[int, str]]]:
     """Return (index of the key column, [(index, field)] of the chosen columns) for the *titles* of a header.
 
     *rows*: its `key` names the key column, its `chosen` the columns to take. Raises: SampleError, naming *url* and
@@ -424,7 +426,7 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
     """
     try:
         key_at = key_column(titles, rows.key, "")
-        fields = [titled(title) for title in titles]
+        fields = [parse_title(title) for title in titles]
         columns: dict[str, int] = {}
         for place, (field, _) in enumerate(fields):
             if place != key_at and columns.setdefault(field, place) != place:
@@ -440,7 +442,7 @@ def _header(titles: list[str], url: str, line: int, rows: RowFormat) -> tuple[in
     return key_at, chosen
 
 
-def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[PackedRows]:
+def _read_packed_objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[PackedRows]:
     """Yield (keys, packed fields) of adjacent JSON objects in *file*: for each object its key, and its fields as bytes.
 
     *rows*: which values are read, and where keys end that are file names. The bytes are marshalled pairs (field,
@@ -452,7 +454,7 @@ def _objects(file: io.BufferedReader, name: str, rows: RowFormat) -> Iterator[Pa
     keys: list[bytes] = []
     values: list[bytes] = []
     size = 0
-    for line, values_by_name in objects(file, name):
+    for line, values_by_name in read_objects(file, name):
         try:
             names = tuple(values_by_name)
             if names not in columns:

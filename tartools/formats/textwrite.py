@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError, UsageError
-from tartools.formats.textrows import escape, title
+from tartools.formats.textrows import column_title, escape
 from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.encoding import without_codec
@@ -88,7 +88,9 @@ class EmptyColumns(NamedTuple):
 TableLines = Generator[bytes, None, EmptyColumns]
 
 
-def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max_rows: int | None = None) -> TableLines:
+def make_lines(
+    batches: Iterable[Batch], table: TableFormat, account: Account, max_rows: int | None = None
+) -> TableLines:
     """Yield lines of the form of *table*, one for each sample of *batches*; return the columns that stayed empty.
 
     The lines of a batch may come together. Samples are counted in *account*. A value that a sample lacks is written as
@@ -103,11 +105,11 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
     fields: dict[str, None] = {}
     if max_rows == 0:
         return EmptyColumns([], [])
-    make = line_maker(form, names)
+    make = make_line_maker(form, names)
     nothing = ABSENT_VALUE if form == "jsonl" else None  # in JSON, None is a value
     join = None
     if form == "tsv" and max_rows is None:
-        join = partial(joined_lines, columns=table.columns, verbatim=table.verbatim)
+        join = partial(join_tsv_lines, columns=table.columns, verbatim=table.verbatim)
     values = values_of_samples(batches, table.columns, form == "jsonl", table.verbatim, account, join)
     for index, (cells, sample) in enumerate(values):
         if isinstance(sample, Batch):  # its samples have all values
@@ -119,15 +121,15 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
             absent = [name for name, value in zip(names, cells, strict=True) if value is nothing]
             if absent and missing is None:
                 if isinstance(sample, ListedRow):
-                    raise sample.lacks(absent[0])
-                raise _lacks(sample, absent[0], _key_returns_later(sample, values, account))
+                    raise sample.missing_error(absent[0])
+                raise _missing_value_error(sample, absent[0], _key_returns_later(sample, values, account))
             unseen.intersection_update(absent)
             fields.update(dict.fromkeys(sample.fields) if unseen else ())
             cells = [missing if value is nothing else value for value in cells]
         try:
             line = make(cells).encode()
         except UnicodeEncodeError:
-            raise _unwritable(sample, names, cells) from None
+            raise _bad_unicode_error(sample, names, cells) from None
         account.samples_out += 1
         yield line
         if index + 1 == max_rows:
@@ -135,7 +137,7 @@ def tsv_rows(batches: Iterable[Batch], table: TableFormat, account: Account, max
     return EmptyColumns([name for name in names if name in unseen], list(fields))
 
 
-def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
+def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
     """Return the TSV lines of all samples of *batch* at once; None if they have to be made one by one.
 
     None unless each sample has exactly one member for each of *columns*, none of them is compressed, and all values are
@@ -172,10 +174,12 @@ def joined_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> byt
     return lines
 
 
-def table_lines(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
-    """Yield the header of *table*, if it has one, then *rows*, its other lines."""
+def add_header(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
+    """Yield the header of *table*, if it has one, then *rows*, its other lines; all end with a newline."""
     if table.header and table.form != "jsonl":
-        yield line_maker(table.form, table.names)([title(name) for name in table.names]).encode("utf-8", "replace")
+        yield make_line_maker(table.form, table.names)([column_title(name) for name in table.names]).encode(
+            "utf-8", "replace"
+        )
     yield from rows
 
 
@@ -211,13 +215,13 @@ def _key_returns_later(
     return False
 
 
-def _lacks(sample: Sample, name: str, torn: bool) -> SampleError:
+def _missing_value_error(sample: Sample, name: str, torn: bool) -> SampleError:
     """Return the error that *sample* has no value *name*; *torn*: True if its key returns later, which may be why."""
     advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL_HINT}"
     return failure_of(sample, f" has no value for {name!r}{lacks_value(name, sample.fields)}{advice}")
 
 
-def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
+def _bad_unicode_error(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
     """Return the error for a value of *sample* that UTF-8 cannot encode: bytes of a key, a lone surrogate in JSON.
 
     *values*: those of the columns *names*, one of which is the bad one.
@@ -230,7 +234,7 @@ def _unwritable(sample: "Sample | ListedRow", names: Sequence[str], values: Sequ
     )
 
 
-def line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
+def make_line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
     """Return a function: values of the columns *names*, in order -> a line of *form*, with its newline."""
     if form == "jsonl":
         import json
@@ -270,9 +274,9 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
 
 
 class ListedRow(NamedTuple):
-    """A sample that a table lists and that was not read: row *number* of *columns*.
+    """A sample that a table lists and that was not read: row *number* of the table rows *columns*, from 0.
 
-    It has the attributes of a `Sample` that messages need.
+    It has the attributes of a `Sample` that messages need: `key`, `shard`, `fields`.
     """
 
     columns: SampleColumns
@@ -294,7 +298,7 @@ class ListedRow(NamedTuple):
         columns = (name for name in self.columns.names if not name.startswith("__"))
         return list(dict.fromkeys([*(self.columns.fields or ()), *columns]))
 
-    def lacks(self, name: str) -> SampleError:
+    def missing_error(self, name: str) -> SampleError:
         """Return the error that the row has no value *name*, or that there is no such column."""
         if name not in self.columns.names:
             have = self.fields
@@ -328,7 +332,7 @@ def values_of_samples(
     index = 0
     for batch in batches:
         if batch.columns is not None:
-            for row in _of_listed(batch, batch.columns, columns, typed, index):
+            for row in _values_of_rows(batch, batch.columns, columns, typed, index):
                 account.samples_in += 1
                 yield row
             index += len(batch)
@@ -344,7 +348,7 @@ def values_of_samples(
             index += 1
 
 
-def _of_listed(
+def _values_of_rows(
     batch: Batch, listed: SampleColumns, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
     """Yield (values of *columns*, sample or `ListedRow`) for each sample of *batch*; its table rows are *listed*.
@@ -354,9 +358,9 @@ def _of_listed(
     """
     nothing = ABSENT_VALUE if typed else None
     answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]
-    columns_told = [values_in_columns(answer, nothing) for answer in answers]
-    if None not in columns_told:
-        for number, row in enumerate(zip(*columns_told, strict=True)):
+    answered_columns = [values_in_columns(answer, nothing) for answer in answers]
+    if None not in answered_columns:
+        for number, row in enumerate(zip(*answered_columns, strict=True)):
             yield list(row), ListedRow(listed, number)
         return
     for number, sample in enumerate(batch):

@@ -61,7 +61,7 @@ def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots
     examples, empty_rows = Examples(choice, dots), EmptyRows("record")
     for url in urls:
         with closing(storage.open_read(url)) as stream:
-            for at, record in records_in(plain_records(stream, url), url):
+            for at, record in read_records(open_records(stream, url), url):
                 try:
                     sample = examples.sample(record, url)
                 except SampleError as error:
@@ -83,7 +83,7 @@ def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots
     examples.check_words()
 
 
-def plain_records(stream: Stream, url: str) -> io.BufferedReader:
+def open_records(stream: Stream, url: str) -> io.BufferedReader:
     """Return the bytes of the TFRecord file in *stream*, the file *url*, decompressed if they are not plain.
 
     The first length and its checksum decide, because a length may begin as compressed data do.
@@ -97,7 +97,7 @@ def plain_records(stream: Stream, url: str) -> io.BufferedReader:
     return stream_file(cast(Input, records), url, lambda: None)
 
 
-def records_in(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
+def read_records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
     """Yield (byte at which its frame begins, record) for each record in *file*.
 
     Raises: TarFormatError, naming *url* and byte, if a checksum differs, or the file ends in a record, or is empty.
@@ -217,7 +217,7 @@ class Examples:
                 self.empty += 1
                 self.first_empty = self.first_empty or f"{name!r} of record {self._index + 1} ({shown(url)})"
                 continue
-            for field, payload in payloads(name.replace("/", "."), kind, values):
+            for field, payload in feature_payloads(name.replace("/", "."), kind, values):
                 if field in values_by_field:
                     raise SampleError(f"two features are for the field {field!r}")
                 values_by_field[field] = payload
@@ -229,7 +229,7 @@ class Examples:
             raise SampleError(f"no record had the feature {lost}{blanks(lost)}; they were: {field_list(self._seen)}")
 
 
-def payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
+def feature_payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
     """Yield (field, payload) for the *values* of a feature of this *kind*, whose field is *field*.
 
     One value is the payload: bytes as they are, a number as text. Several bytes are FIELD.0, FIELD.1 and so on; several
@@ -259,7 +259,7 @@ def _float_text(value: float) -> str:
 # ---- samples to records ----
 
 
-def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -> Iterator[bytes]:
+def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -> Iterator[bytes]:
     """Yield the bytes of a TFRecord file, in pieces: a `tf.train.Example` for each of *samples*, in order.
 
     It has a feature for each field that is *chosen*, and `__key__`; each is one value of bytes. They are sorted by
@@ -275,13 +275,13 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
         fields = sample.fields
         try:
             if fields not in names:
-                names[fields] = features_of(fields, chosen)
+                names[fields] = choose_features(fields, chosen)
                 all_fields.update(dict.fromkeys(fields))
             features = names[fields]
             if not features:
                 account.left_out += 1
                 continue
-            record = example(sample, features, message())
+            record = encode_example(sample, features, message())
         except SampleError as error:
             raise failure_of(sample, f": {error.message}") from None
         account.samples_out += 1
@@ -292,7 +292,7 @@ def frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -
         raise no_sample_has(lost, all_fields)
 
 
-def features_of(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
+def choose_features(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
     """Return (index in *fields*, feature name) for each field that *chosen* takes.
 
     Raises: SampleError for a field twice, and for a name that is not UTF-8, or is `KEY_FEATURE`.
@@ -314,7 +314,7 @@ def features_of(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int,
     return features
 
 
-def example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -> bytes:
+def encode_example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -> bytes:
     """Return *sample* as the bytes of a `tf.train.Example`.
 
     *features*: (index of the member, name of its feature). *message*: an empty Example, which is filled.

@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Any
 
 from tartools.errors import SampleError
-from tartools.formats.parquetread import buffer_of, small_batches
-from tartools.formats.parquetvalues import bytes_of
+from tartools.formats.parquetread import column_buffer_bytes, read_small_batches
+from tartools.formats.parquetvalues import encode_column
 from tartools.samples import columnfields
 from tartools.samples.columnfields import RowFormat, packed_row
 from tartools.samples.kinds.arrays import NPY_MAGIC
@@ -23,9 +23,10 @@ from tartools.tables.source import open_parquet
 
 
 class TextValues:
-    """The values of rows of text, in a temporary file until the types of all columns are known.
+    """The rows of tables of text, as columns for a table; in a temporary file until the types of all columns are known.
 
-    `rows`: their number. `schema`: the columns; numbers, text, lists and objects have the types that tarindex gives.
+    `rows`: their number. `schema`: the columns so far; numbers, text, lists and objects have the types that tarindex
+    gives.
     """
 
     def __init__(self, tmpdir: str | None) -> None:
@@ -34,11 +35,12 @@ class TextValues:
         self.rows = 0
 
     def add(self, packed: Sequence[bytes], single: bytes | None, form: str) -> None:
-        """Add rows: *packed* as `RowFormat` says, with the name *single* of their only field; *form*: tsv, csv, jsonl.
+        """Add rows, as `textrows.read_packed_rows` yields them.
 
-        Raises: SampleError for a value that is not text.
+        *packed*: for each row the marshalled pairs (field, payload), or the payload alone if *single*, the name of the
+        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not text.
         """
-        rows = [_values(row, single, form) for row in packed]
+        rows = [_row_values(row, single, form) for row in packed]
         names = dict.fromkeys(chain.from_iterable(rows))
         columns = {name: [row.get(name) for row in rows] for name in names}
         for name, values in columns.items():
@@ -63,14 +65,24 @@ class TextValues:
                 yield schema.arrow().RecordBatch.from_arrays(arrays, schema=schema.arrow().schema(fields))
 
 
-def _values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any]:
-    """Return the values of a row by column; an empty cell is no value."""
+def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any]:
+    """Return the values of the row *packed* by column; an empty cell is no value.
+
+    *packed*: marshalled pairs (field, payload), or the payload of the field *single*. *form*: tsv, csv or jsonl.
+    Raises: SampleError for a value that is not text.
+    """
     fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
-    return dict(_value(name.decode("utf-8", "surrogateescape"), payload, form) for name, payload in fields if payload)
+    return dict(
+        _column_value(name.decode("utf-8", "surrogateescape"), payload, form) for name, payload in fields if payload
+    )
 
 
-def _value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
-    """Return name of the column and value of the field *name*: lists and objects of JSON lines have a suffix."""
+def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
+    """Return (column, value) for the field *name* with this *payload*, in a table of the format *form*.
+
+    In JSON lines, lists and objects have the suffix json or npy, which the column does not have. Other values are
+    numbers if they are written as such, or else text. Raises: SampleError for a value that is not text.
+    """
     if form == "jsonl" and payload.startswith(NPY_MAGIC):
         import numpy as np
 
@@ -85,7 +97,12 @@ def _value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
 
 
 class ParquetValues:
-    """The columns of the Parquet file *url* that *how* chooses, under their new names. As `TextValues`."""
+    """The rows of the Parquet file *url*, as columns for a table: those that *how* chooses, under their new names.
+
+    `rows`: their number. `schema`: the columns, without the keys; dictionaries and extension types are replaced by the
+    types of their values. The file is opened anew by `keys` and by `batches`.
+    Raises: SampleError for a missing key column, a word without a column, or two columns of one name.
+    """
 
     def __init__(self, url: str, how: RowFormat) -> None:
         self._url, self._dots = url, how.dots
@@ -105,15 +122,15 @@ class ParquetValues:
             self.rows = table.rows
 
     def _open(self) -> Any:
-        return open_parquet(self._url, buffer=buffer_of(self._url))
+        return open_parquet(self._url, buffer=column_buffer_bytes(self._url))
 
     def keys(self) -> Iterator[list[bytes]]:
         """Yield the keys of adjacent rows, in order. Raises: SampleError, naming the row, for null or an empty key."""
         first = 1
         with self._open() as table:
-            for batch in small_batches(table, [self._key]):
+            for batch in read_small_batches(table, [self._key]):
                 keys = []
-                for row, key in enumerate(bytes_of(batch.column(0), self._key), first):
+                for row, key in enumerate(encode_column(batch.column(0), self._key), first):
                     try:
                         keys.append(packed_row(key, (), self._dots)[0])
                     except SampleError as error:
@@ -126,13 +143,13 @@ class ParquetValues:
         pa = schema.arrow()
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with self._open() as table:
-            for batch in small_batches(table, [self._columns[field.name] for field in fields]):
-                arrays = [_plain(batch.column(self._columns[field.name]), field.type) for field in fields]
+            for batch in read_small_batches(table, [self._columns[field.name] for field in fields]):
+                arrays = [_cast_column(batch.column(self._columns[field.name]), field.type) for field in fields]
                 yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _plain(column: Any, kind: Any) -> Any:
-    """Return *column* with the type *kind*, which `plain_type` made of its own."""
+def _cast_column(column: Any, kind: Any) -> Any:
+    """Return *column*, an Arrow array, with the type *kind*: without a dictionary, and cast if necessary."""
     if schema.arrow().types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NoReturn, cast
 
 from tartools import tar
 from tartools.errors import SampleError, StorageError, TarFormatError, TruncatedError, UsageError, shown
-from tartools.formats.folder import class_members, is_left_out, number_classes, report, warn_of_twins
-from tartools.formats.plan import held_bytes
+from tartools.formats.folder import class_members, is_left_out, number_classes, report_left_out, warn_of_twins
+from tartools.formats.plan import join_chunks
 from tartools.formats.zipnames import UNIX_SYSTEMS, ZipNames, path_of_member, raw_name
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Sample
@@ -63,20 +63,22 @@ def samples(
     TarFormatError for a damaged file, StorageError.
     """
     urls = list(urls)
-    numbers = {} if class_field is None else number_classes(class_field, _labels(urls, class_field, encoding), account)
-    for file, zipped in opened_zip(urls, encoding):
+    numbers = (
+        {} if class_field is None else number_classes(class_field, _class_labels(urls, class_field, encoding), account)
+    )
+    for file, zipped in open_zips(urls, encoding):
         zipped.report(account, skip_special)
         for number in range(len(zipped)):
-            sample = zipped.sample(file, number)
+            sample = zipped.read_sample(file, number)
             if class_field is not None:
-                sample = with_class(sample, class_field, numbers)
+                sample = add_class(sample, class_field, numbers)
             account.bytes_in += sum(member.size for member in sample.members)
             account.samples_in += 1
             yield sample
         account.shards_done += 1
 
 
-def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tuple[BinaryIO, ZipSamples]]:
+def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tuple[BinaryIO, ZipSamples]]:
     """Yield (open file, its `ZipSamples`) for each of *urls*; the file is closed when the next is asked for.
 
     *encoding*: of names that do not say that they are UTF-8. Raises: SampleError for members that can't be read, such
@@ -89,7 +91,7 @@ def opened_zip(urls: Iterable[str], encoding: str | None = None) -> Iterator[tup
             yield file, ZipSamples(file, url, encoding)
 
 
-def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
+def _class_labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of the zip files *urls*: the name of the directory that it is in.
 
     *field*: the field for it, for the message. *encoding*: of names that do not say that they are UTF-8.
@@ -99,26 +101,26 @@ def _labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes
     if "-" in urls:
         reason = f"this is read once, and --class {field} numbers all classes first: name a file, or --class label.txt"
         raise UsageError(reason, url="-")
-    for _, zipped in opened_zip(urls, encoding):
+    for _, zipped in open_zips(urls, encoding):
         for number in range(len(zipped)):
             key, inner = split_path(path_of_member(zipped[number][0]))
-            if inner and (label := _label(key)):
+            if inner and (label := _class_of_key(key)):
                 yield label
 
 
-def _label(key: bytes) -> bytes:
+def _class_of_key(key: bytes) -> bytes:
     """Return the class of the sample *key*: the name of the directory that it is in, b"" if in none."""
     return key.rpartition(b"/")[0].rpartition(b"/")[2]
 
 
-def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
+def add_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
     """Return *sample* with members that say its class, the name of its directory, behind the others.
 
     *numbers*: number of each class: *field* gets it, and the field with .txt behind its name the name; if {}, *field*
     gets the name. A lone member without a field is returned unchanged. Raises: SampleError if it has one of these
     fields, or no directory.
     """
-    label = _label(sample.raw_key)
+    label = _class_of_key(sample.raw_key)
     if not sample.grouped:
         return sample
     if not label:
@@ -132,8 +134,10 @@ def with_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
 class ZipSamples:
     """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
-    `start`: the byte at which the directory begins. `others`: links and special files, (name, kind).
-    `left_out`: files that systems add, and those in hidden folders. `returned`: keys that return after other keys.
+    `start`: the byte at which the directory begins.
+    `specials`: links and special files, (name, kind).
+    `left_out`: files that systems add, and those in hidden folders.
+    `returning_keys`: keys that return after other keys.
     `names`: reads names, in *encoding* where it is given.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
@@ -144,26 +148,26 @@ class ZipSamples:
     def __init__(self, file: BinaryIO, url: str, encoding: str | None = None) -> None:
         self.url = url
         self.names = ZipNames(url, encoding)
-        self.others: list[tuple[str, str]] = []
+        self.specials: list[tuple[str, str]] = []
         self.left_out: list[str] = []
-        self.returned: list[bytes] = []
+        self.returning_keys: list[bytes] = []
         self._samples: list[list[zipfile.ZipInfo]] = []  # the members of each
         try:
             with zipfile.ZipFile(file) as archive:
                 infos, self.start, comment = archive.infolist(), archive.start_dir, len(archive.comment)
         except ZIP_ERRORS as error:
-            self._refuse(file, error)
+            self._raise_open_error(file, error)
         self._check_end(file, infos, comment)
         self._check_places(file, infos)
-        self.names.read(infos)
-        self._sort(infos)
+        self.names.set_filenames(infos)
+        self._group_members(infos)
 
     def failure(self, message: str, at: int) -> TarFormatError:
         """Return the error with this message and the offset *at*, in bytes."""
         return TarFormatError(message, url=self.url, offset=at)
 
-    def _refuse(self, file: BinaryIO, error: Exception) -> NoReturn:
-        """Raise the error that explains *error* of `zipfile`: I/O, damage, truncated, or no zip file."""
+    def _raise_open_error(self, file: BinaryIO, error: Exception) -> NoReturn:
+        """Raise the error that explains *error* of `zipfile`: of the system, damage, truncated, or no zip file."""
         for cause in (error, error.__context__):
             if isinstance(cause, OSError) and cause.errno != errno.EINVAL:  # that is a seek to a place there is not
                 raise cause
@@ -171,7 +175,7 @@ class ZipSamples:
         length = file.seek(0, io.SEEK_END)
         if "not a zip file" not in str(error):
             raise self.failure(f"the directory of this zip file is damaged: {error}", min(at, length)) from None
-        if _begins(file):
+        if _is_zip_begin(file):
             raise TruncatedError("this zip file is truncated: its end is missing", url=self.url, offset=length)
         raise self.failure("this is not a zip file: it neither begins nor ends as one", 0)
 
@@ -198,23 +202,23 @@ class ZipSamples:
             at = info.header_offset + LOCAL_HEADER.size + len(info.orig_filename) + info.compress_size
         if at > self.start:
             raise self.failure("the directory is damaged: members reach into it", self.start)
-        if (gap or self.start - at > (MAX_MEMBER_GAP_BYTES if infos else 0)) and _begins(file):
+        if (gap or self.start - at > (MAX_MEMBER_GAP_BYTES if infos else 0)) and _is_zip_begin(file):
             reason = "the directory is damaged: there are members that it does not list"
             raise self.failure(reason, 0 if gap else at)
 
-    def _sort(self, infos: list[zipfile.ZipInfo]) -> None:
+    def _group_members(self, infos: list[zipfile.ZipInfo]) -> None:
         """Collect the samples among the members *infos*, which are in the order of the directory.
 
         Raises: SampleError for a member that can't be read, or two with one name.
         """
         paths: set[bytes] = set()
-        first_keys = RepeatedKeyDetector(self.returned.append)
+        first_keys = RepeatedKeyDetector(self.returning_keys.append)
         last: bytes | None = None
         for info in infos:
             path = path_of_member(info)
             if not self._is_member(info, path):
                 continue
-            self._checked(info, path)
+            self._check_member(info, path)
             if path in paths:
                 raise SampleError(f"two members are called {path.decode()!r}", url=self.url)
             paths.add(path)
@@ -238,7 +242,7 @@ class ZipSamples:
         elif is_left_out(path.rpartition(b"/")[2], False) or any(is_left_out(x, True) for x in path.split(b"/")[:-1]):
             self.left_out.append(path.decode())
         elif kind not in (0, stat.S_IFREG):
-            self.others.append((path.decode(), "symbolic link" if kind == stat.S_IFLNK else "special file"))
+            self.specials.append((path.decode(), "symbolic link" if kind == stat.S_IFLNK else "special file"))
         else:
             return True
         return False
@@ -247,15 +251,15 @@ class ZipSamples:
         return len(self._samples)
 
     def __getitem__(self, number: int) -> list[zipfile.ZipInfo]:
-        """Return the members of sample *number*."""
+        """Return the directory entries of the members of sample *number*, from 0."""
         return self._samples[number]
 
-    def sample(self, file: BinaryIO, number: int) -> Sample:
+    def read_sample(self, file: BinaryIO, number: int) -> Sample:
         """Return sample *number*, with the payloads read from *file*.
 
         Raises: TarFormatError if one is damaged; StorageError.
         """
-        members = tuple(self.member(file, info) for info in self[number])
+        members = tuple(self.read_member(file, info) for info in self[number])
         return Sample(split_path(members[0].path)[0], members, self.url)
 
     def report(self, account: Account, skip_special: bool) -> None:
@@ -266,13 +270,13 @@ class ZipSamples:
         where = shown(self.url)
         for warning in self.names.warnings():
             account.warn(warning)
-        specials = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.others]
-        report(where, self.left_out, specials, "members", account)
-        for key in self.returned[:1]:
+        specials = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.specials]
+        report_left_out(where, self.left_out, specials, "members", account)
+        for key in self.returning_keys[:1]:
             account.comes_back(key, self.url)
         warn_of_twins((list(map(path_of_member, self[number])) for number in range(len(self))), account)
 
-    def _checked(self, info: zipfile.ZipInfo, path: bytes) -> None:
+    def _check_member(self, info: zipfile.ZipInfo, path: bytes) -> None:
         """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read."""
         name = path.decode()
         try:
@@ -316,16 +320,16 @@ class ZipSamples:
             fault = fault or "it is not as long as the directory says"
             raise self.failure(f"the member {path_of_member(info).decode()!r} is damaged: {fault}", info.header_offset)
 
-    def member(self, file: BinaryIO, info: zipfile.ZipInfo) -> Member:
-        """Return *info* as the member of an archive: mode 0644, owner and time 0.
+    def read_member(self, file: BinaryIO, info: zipfile.ZipInfo) -> Member:
+        """Return the member for the directory entry *info*, its payload read from *file*; mode 0644, owner and time 0.
 
         Holds: its payload, above 16 MiB in a scratch file. Raises: TarFormatError, StorageError.
         """
-        path, source = path_of_member(info), held_bytes(self.chunks(file, info))
+        path, source = path_of_member(info), join_chunks(self.chunks(file, info))
         return Member(path, source, 0, 0, info.file_size, tar.encode_header(path, info.file_size))
 
 
-def _begins(file: BinaryIO) -> bool:
+def _is_zip_begin(file: BinaryIO) -> bool:
     """True if *file* begins as a zip file: with the header of a member."""
     file.seek(0)
     return file.read(len(MEMBER_MAGIC)) == MEMBER_MAGIC
@@ -351,13 +355,13 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     Raises: SampleError if two members have one name, or for a name that a zip file can't hold; the errors of *samples*;
     StorageError.
     """
-    buffer: Any = _Held(sink)
+    buffer: Any = _MemberBuffer(sink)
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
     archive = zipfile.ZipFile(buffer, "w", method)  # not closed after an error: no end then
     try:
         for sample in samples:
             for member in sample.members:
-                _write(archive, member, sample)
+                _write_member(archive, member, sample)
                 buffer.flush_member()
             account.samples_out += 1
         archive.close()
@@ -368,9 +372,9 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     account.bytes_out += buffer.tell()
 
 
-def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
+def _write_member(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
     """Add *member* of *sample* to *archive*, under its path. Raises: SampleError for a bad name."""
-    info = zipfile.ZipInfo(_name(archive, member, sample), FIRST_ZIP_DATE)
+    info = zipfile.ZipInfo(_member_name(archive, member, sample), FIRST_ZIP_DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix
     info.external_attr = REGULAR_FILE_MODE << 16
@@ -384,7 +388,7 @@ def _write(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
                 target.write(chunk)
 
 
-def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
+def _member_name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
     """Return the name of *member*, of *sample*, for *archive*.
 
     Raises: SampleError if it is there already, or can't be one.
@@ -408,10 +412,10 @@ def _name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
     return name
 
 
-class _Held:
-    """The file that zipfile writes to, which passes complete members on to *sink*.
+class _MemberBuffer:
+    """The file that zipfile writes to: it holds one member, and `flush_member` passes that on to *sink*.
 
-    It holds the current member, above 16 MiB in a scratch file, because zipfile rewrites its header at its end.
+    A member above 16 MiB is in a scratch file. It is held because zipfile rewrites its header at its end.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -445,7 +449,7 @@ class _Held:
         """Do nothing: members are written by `flush_member`."""
 
     def flush_member(self) -> None:
-        """Write the current member to the sink, and begin with none."""
+        """Write the current member to the sink, and start an empty one."""
         size = self._file.seek(0, io.SEEK_END)
         if isinstance(self._file, io.BytesIO):
             self._sink.write(self._file.getvalue())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from tartools.errors import SampleError, several, shown
-from tartools.formats.encodings import likely_encodings
+from tartools.formats.encodings import guess_encodings
 
 UTF8_FLAG = 1 << 11  # flag: the name is UTF-8
 UNIX_SYSTEMS = (3, 19)  # systems that made a file, on which a backslash is part of a name: Unix, macOS
@@ -23,16 +23,16 @@ def raw_name(info: zipfile.ZipInfo) -> bytes:
 
 
 def path_of_member(info: zipfile.ZipInfo) -> bytes:
-    """Return the path of *info* in UTF-8, once `ZipNames.read` has set its `filename`."""
+    """Return the path of *info* in UTF-8; `ZipNames.set_filenames` has to be called before."""
     return info.filename.encode()
 
 
 class ZipNames:
-    """The names of the members of the zip file *url*, in *encoding* where they do not say that they are UTF-8.
+    """Decodes the names of members of the zip file *url*: in *encoding* where they do not say that they are UTF-8.
 
     Without an encoding, a name that happens to be UTF-8 is read so, and others as code page 437, as the format says.
     `guessed`: names that were read as code page 437, up to 1,000. `backslashes`: names in which backslashes separate
-    folders.
+        folders.
     """
 
     def __init__(self, url: str, encoding: str | None) -> None:
@@ -41,7 +41,7 @@ class ZipNames:
         self.guessed: list[bytes] = []
         self.backslashes: list[str] = []
 
-    def read(self, infos: Sequence[zipfile.ZipInfo]) -> None:
+    def set_filenames(self, infos: Sequence[zipfile.ZipInfo]) -> None:
         """Set the `filename` of each of *infos* to its name, decoded, with "/" between folders.
 
         Backslashes become "/" in a name without "/" that no Unix system wrote.
@@ -50,13 +50,13 @@ class ZipNames:
         for info in infos:
             name = info.orig_filename
             if not name.isascii() and not info.flag_bits & UTF8_FLAG:
-                name = self._decoded(info)
+                name = self._decode_name(info)
             if "\\" in name and "/" not in name and info.create_system not in UNIX_SYSTEMS:  # as unzip and bsdtar do
                 self.backslashes.append(name)
                 name = name.replace("\\", "/")
             info.filename = name
 
-    def _decoded(self, info: zipfile.ZipInfo) -> str:
+    def _decode_name(self, info: zipfile.ZipInfo) -> str:
         """Return the name of *info*, which is not ASCII and does not say that it is UTF-8. Raises: SampleError."""
         raw = raw_name(info)
         if name := unicode_path(info.extra, raw):
@@ -72,9 +72,9 @@ class ZipNames:
         return info.orig_filename
 
     def warnings(self) -> list[str]:
-        """Return warnings, one a line: names read as code page 437 with a likelier encoding, and backslashes."""
+        """Return warnings about the names decoded so far: a likelier encoding than code page 437, and backslashes."""
         where, lines = shown(self._url), []
-        likely = likely_encodings(self.guessed) if self.guessed else []
+        likely = guess_encodings(self.guessed) if self.guessed else []
         if self.guessed and likely[:1] != ["cp437"]:
             names = [name for name in likely if name != "cp437"][:2]
             first = self.guessed[0]

@@ -62,7 +62,7 @@ class SampleTask(NamedTuple):
     `failure`: why it could not be written; "" if it was
     `log`: file for the output of the command; None if that is not wanted
     `raw`: file with the sample as it was read, as tar; None unless failed samples are passed on
-    `made`: identity of the directory as it was made, to see if the command replaced it
+    `identity`: identity of the directory when it was made, to see if the command replaced it
     """
 
     folder: bytes
@@ -73,7 +73,7 @@ class SampleTask(NamedTuple):
     failure: str
     log: bytes | None
     raw: bytes | None
-    made: scratch.Identity
+    identity: scratch.Identity
 
     @property
     def environment(self) -> dict[bytes, bytes]:
@@ -85,11 +85,11 @@ class Outcome(NamedTuple):
     """How the command of a task ended.
 
     `failure`: how it failed; "" if it succeeded
-    `alone`: True if nothing that it started runs any more, in whatever process group or session
+    `left_no_processes`: True if nothing that it started runs any more, in whatever process group or session
     """
 
     failure: str
-    alone: bool = False
+    left_no_processes: bool = False
 
 
 class SampleFailedError(Exception):
@@ -176,7 +176,7 @@ class SampleDirectories:
             reuse
             and emptied
             and len(self._used) < MAX_REUSED_DIRECTORIES
-            and scratch.identity_of_file(task.folder) == task.made
+            and scratch.identity_of_file(task.folder) == task.identity
         ):
             self._used.append(task.folder)
         else:

@@ -32,7 +32,7 @@ EXIT_SECONDS = 5.0  # seconds in which a process ends that was told to
 READY_MESSAGE = b""  # what a process says when it is ready
 
 
-class InPlace(Generic[Item, Result]):
+class CallerEngine(Generic[Item, Result]):
     """An engine that calls *work* in the caller's thread, when the result is asked for, so that a signal can end it."""
 
     def __init__(self, work: Callable[[Item], Result]) -> None:
@@ -47,8 +47,8 @@ class InPlace(Generic[Item, Result]):
         """Do nothing: no call is under way."""
 
 
-class Executed(Generic[Item, Result]):
-    """An engine that has the caller's *executor* call *work*; the executor stays open."""
+class ExecutorEngine(Generic[Item, Result]):
+    """An engine that has the caller's *executor* call *work*; `stop` leaves the executor open."""
 
     def __init__(self, executor: Executor, work: Callable[[Item], Result]) -> None:
         self._executor = executor
@@ -56,9 +56,9 @@ class Executed(Generic[Item, Result]):
         self._waiting: set[Future[Result]] = set()
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Have *work* called for *item*; return a function that waits for its result.
+        """Have *work* called for *item* by the executor; return a function that waits for its result.
 
-        That raises what *work* or the executor raises. `ended()` is called when the call is over.
+        That function raises what *work* or the executor raises. `ended()` is called when the call is over.
         """
 
         def done(future: Future[Result]) -> None:
@@ -101,13 +101,13 @@ class Processes(Generic[Item]):
                 "engine='processes' pickles the function and what it refers to: define it at the top of a module, "
                 f"not as a lambda or inside another function ({error})"
             ) from error
-        self._threads = Threads(workers, self._ask, self._terminate)
+        self._threads = Threads(workers, self._call, self._terminate)
 
     def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
-        """Have *work* called for *item* in a process; return a function that returns its results, as bytes.
+        """Have *work* called for *item* in a process; return a function that waits for its results, as bytes.
 
-        The bytes are the pickles of the results, one after the other, for `results`. The function waits for them, and
-        raises RuntimeError if the process was lost in each try. `ended()` is called when the results are there.
+        The bytes are the pickles of the results, one after the other; `results` yields them. The function raises
+        RuntimeError if the process was lost in each try. `ended()` is called when the results are there.
         """
         return self._threads.submit(item, ended)
 
@@ -117,15 +117,15 @@ class Processes(Generic[Item]):
         for process in list(self._all):
             self._end(process)
 
-    def _ask(self, item: Item) -> bytes:
-        """Send *item* to the process of this thread, and return the reply: the results, packed by `message_of`.
+    def _call(self, item: Item) -> bytes:
+        """Send *item* to the process of this thread, and return the reply: the results, packed by `pack_results`.
 
         If the process is lost, another one is started and gets the item. Raises: RuntimeError if the process was lost
         in each of 1 + `retries` tries, or all processes were stopped; the error of unpickling the function.
         """
         status = None
         for _ in range(self._retries + 1):
-            process = getattr(self._mine, "process", None) or self._started()
+            process = getattr(self._mine, "process", None) or self._start_process()
             answer = process.exchange(pickle.dumps(item))
             if answer is not None:
                 return answer
@@ -133,7 +133,7 @@ class Processes(Generic[Item]):
             self._mine.process = None
             if self._stopped:
                 break
-        raise RuntimeError(f"{item}: {_ending(status)} while a worker was at it, {self._retries + 1} times")
+        raise RuntimeError(f"{item}: {_describe_exit(status)} while a worker was at it, {self._retries + 1} times")
 
     def _terminate(self) -> None:
         """Send SIGTERM to all processes, so that the threads that wait for them continue; start no more."""
@@ -142,7 +142,7 @@ class Processes(Generic[Item]):
             for process in self._all:
                 process.terminate()
 
-    def _started(self) -> _Process:
+    def _start_process(self) -> _Process:
         """Start a process for this thread, send it the function, and return it.
 
         Raises: RuntimeError if it does not start, or all were stopped; the error of unpickling the function.
@@ -155,8 +155,8 @@ class Processes(Generic[Item]):
         first = process.exchange(self._work)
         if first is None:
             raise RuntimeError(
-                f"a worker process could not start: {_ending(self._end(process))}. It imports the main program: what "
-                "iterates must be below `if __name__ == '__main__':` there"
+                f"a worker process could not start: {_describe_exit(self._end(process))}. It imports the main program: "
+                "what iterates must be below `if __name__ == '__main__':` there"
             )
         list(results(first))  # raises, if the function can't be unpickled
         self._mine.process = process
@@ -170,20 +170,20 @@ class Processes(Generic[Item]):
 
 
 class _Process:
-    """A spawned process that runs `_live`, and our end of the pipe to it."""
+    """A spawned process that runs `_serve`, and our end of the pipe to it; it is started at once."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         with theirs:
-            self._process = context.Process(target=_live, args=(theirs,), name="tartools", daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs,), name="tartools", daemon=True)
             self._process.start()
 
     def exchange(self, message: bytes) -> bytes | None:
-        """Send *message* and return the answer; None if the process was lost.
+        """Send *message* to the process and return its reply; None if the process was lost.
 
-        The first message is the pickle of (folder, function), and its answer is b""; a later one is the pickle of an
-        item, and its answer the pickles of the results.
+        The first message is the pickle of (folder, function), and its reply is b""; a later one is the pickle of an
+        item, and its reply the pickles of the results.
         """
         try:
             self._pipe.send_bytes(message)
@@ -205,8 +205,8 @@ class _Process:
         return self._process.exitcode
 
 
-def _live(pipe: Connection) -> None:
-    """Serve requests from *pipe*, in the spawned process, until its other end is closed.
+def _serve(pipe: Connection) -> None:
+    """Answer requests from *pipe*, in the spawned process, until its other end is closed.
 
     The first request is the pickle of (folder, function), and is answered by b"". Each later one is the pickle of an
     item, and is answered by the pickles of the function's results, one after the other.
@@ -218,16 +218,16 @@ def _live(pipe: Connection) -> None:
             folder, work = pickle.loads(begin)  # noqa: S301  # of the program that started this
             os.chdir(folder)
         except Exception as error:
-            pipe.send_bytes(pickle.dumps(Failure(portable(error))))
+            pipe.send_bytes(pickle.dumps(Failure(make_portable(error))))
             return
         pipe.send_bytes(READY_MESSAGE)
         while True:
             item = pickle.loads(pipe.recv_bytes())  # noqa: S301  # of the program that started this
-            pipe.send_bytes(message_of(work, item, pickle.Pickler))
+            pipe.send_bytes(pack_results(work, item, pickle.Pickler))
 
 
-def _ending(status: int | None) -> str:
-    """Return how a process ended, for a message: *status* is its exit status, negative for a signal."""
+def _describe_exit(status: int | None) -> str:
+    """Return how a process ended, for a message; *status*: its exit status, negative for a signal."""
     if status is not None and status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
@@ -243,7 +243,7 @@ class Failure:
         self.error = error
 
 
-def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
+def collect_results(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
     """Return the values that *work* yields for *item*, as a list; the last one is a `Failure` if it raised.
 
     It ends early, without an error, once `stopped()` is true.
@@ -261,8 +261,8 @@ def held(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[An
     return values
 
 
-def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
-    """Return the values that *work* yields for *item* as a message: their pickles, one after the other.
+def pack_results(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
+    """Return the values that *work* yields for *item* as one message: their pickles, one after the other.
 
     *pickler*: makes a pickler of a file. The last value is a `Failure` if *work* raised. An error about a value that
     can't be pickled is raised inside of *work*, at its yield, where it may add a note.
@@ -280,29 +280,29 @@ def message_of(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pic
     except (Exception, SystemExit) as error:
         message.truncate(end)
         message.seek(end)
-        pickle.dump(Failure(portable(error)), message)
+        pickle.dump(Failure(make_portable(error)), message)
     return message.getvalue()
 
 
 def results(answer: Answer) -> Iterator[Any]:
-    """Yield the results in *answer*: a list of them, or bytes with their pickles, one after the other.
+    """Yield the results in *answer*: a list of them, or bytes from `pack_results`.
 
-    Raises: the error that ended the call, in a `Failure` at the end, after them.
+    Raises: the error that ended the call, in a `Failure` at the end, after the results before it.
     """
-    for value in answer if isinstance(answer, list) else _unpacked(answer):
+    for value in answer if isinstance(answer, list) else _unpickle_all(answer):
         if isinstance(value, Failure):
             raise value.error
         yield value
 
 
-def _unpacked(message: bytes) -> Iterator[Any]:
+def _unpickle_all(message: bytes) -> Iterator[Any]:
     """Yield the values whose pickles are in *message*, one after the other."""
     file = io.BytesIO(message)
     while file.tell() < len(message):
         yield pickle.load(file)  # noqa: S301  # our own message
 
 
-def portable(error: BaseException) -> BaseException:
+def make_portable(error: BaseException) -> BaseException:
     """Return *error*, or a RuntimeError with its class and text if it can't be pickled; its traceback is a note."""
     text = "".join(traceback.format_exception(error)).rstrip()
     portable_error = error

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, shown
-from tartools.run.engines import Executed, InPlace
+from tartools.run.engines import CallerEngine, ExecutorEngine
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, Value, build
 from tartools.shards.reading import Reading, Strictness, closing_upstream, one_by_one, read_samples
@@ -87,7 +87,7 @@ def map_samples(
     storage.check_output(output, force, urls)
     account = Account()
     samples = read_samples(urls, account, Reading(Strictness(lax, skip_special)))
-    write_samples(_mapped(function, samples, workers, on_error), Destination(output, force, gzip), account)
+    write_samples(_map_results(function, samples, workers, on_error), Destination(output, force, gzip), account)
     return account.samples_out
 
 
@@ -134,10 +134,10 @@ def map_shards(
         raise ValueError(f"workers must be 1 or more, not {workers}")
     if engine == "ray" and isinstance(workers, Executor):
         raise ValueError("an executor requires engine='local'")
-    todo = _missing([(source, os.fspath(output)) for source, output in pairs], redo)
+    todo = _pairs_to_do([(source, os.fspath(output)) for source, output in pairs], redo)
     failed: dict[str, Exception] = {}
     if todo:
-        with _calling(function, redo, len(todo), engine, workers, address, cpus) as (calls, window):
+        with _open_engine(function, redo, len(todo), engine, workers, address, cpus) as (calls, window):
             _note_failures(windowed(todo, calls, window, ordered=False), failed)
     if failed:
         names = [shown(output) for _, output in todo if output in failed]
@@ -150,22 +150,23 @@ def map_shards(
 # ---- samples ----
 
 
-def _mapped(
+def _map_results(
     function: OfSample, samples: Iterator[Sample], workers: int | Executor, on_error: OnError | None
 ) -> Iterator[Sample]:
-    """Yield the results of *function* for *samples*, in their order; for a call that fails, the results of *on_error*.
+    """Yield the samples that *function* returns for each of *samples*, in their order.
 
-    *workers*: number of threads, or an executor. Raises: errors of *function* without *on_error*; TypeError.
+    *workers*: number of threads, or an executor. *on_error*: called for a sample on which *function* fails; its results
+    are yielded in place. Raises: errors of *function* without *on_error*; TypeError.
     """
     with closing_upstream(samples):
         if workers == 1 and on_error is None:
-            yield from one_by_one(_made(function, sample) for sample in samples)
+            yield from one_by_one(_call_function(function, sample) for sample in samples)
             return
         # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
         threads = (
             getattr(workers, "_max_workers", DEFAULT_EXECUTOR_WORKERS) if isinstance(workers, Executor) else workers
         )
-        engine = _engine(partial(_all_made, function), workers)
+        engine = _make_engine(partial(_call_for_list, function), workers)
         with closing(windowed(samples, engine, SAMPLES_PER_WORKER * threads)) as answers:
             for sample, answer in answers:
                 try:
@@ -173,19 +174,20 @@ def _mapped(
                 except Exception as error:
                     if on_error is None or isinstance(error, BrokenExecutor | CancelledError):  # not of this sample
                         raise
-                    results = _all_made(partial(_call_on_error, on_error, error), sample)
+                    results = _call_for_list(partial(_call_on_error, on_error, error), sample)
                 yield from results
 
 
 def _call_on_error(on_error: OnError, error: Exception, sample: Sample) -> Made | Iterable[Made] | None:
-    """Return `on_error(sample, error)`. With the first two bound by `partial` it is a function of a sample."""
+    """Return `on_error(sample, error)`; the order of arguments lets `partial` make a function of a sample of it."""
     return on_error(sample, error)
 
 
-def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
-    """Yield the samples that *function* returns for *sample*: none, one, or several; mappings are built into samples.
+def _call_function(function: OfSample, sample: Sample) -> Iterator[Sample]:
+    """Call *function* for *sample*; yield the samples that it returns: none, one, or several.
 
-    Raises: errors of *function*, and TypeError if it returns anything else, with a note that names the sample.
+    Mappings are built into samples. Raises: errors of *function*, and TypeError if it returns anything else, with a
+    note that names the sample.
     """
     try:
         returned = function(sample)
@@ -205,15 +207,15 @@ def _made(function: OfSample, sample: Sample) -> Iterator[Sample]:
         raise
 
 
-def _all_made(function: OfSample, sample: Sample) -> list[Sample]:
-    """Return the samples that *function* returns for *sample* as a list, which can be sent to another process."""
-    return list(_made(function, sample))
+def _call_for_list(function: OfSample, sample: Sample) -> list[Sample]:
+    """Return the samples that *function* returns for *sample*, in a list, which can be sent to another process."""
+    return list(_call_function(function, sample))
 
 
 # ---- shards ----
 
 
-def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, str]]:
+def _pairs_to_do(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, str]]:
     """Return the *pairs* (input, output) whose output is missing or a directory; all with *redo*.
 
     Raises: ValueError for two pairs with one output; StorageError if the existence of an output can't be determined.
@@ -229,7 +231,7 @@ def _missing(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Source, 
     return [pair for pair in pairs if pair[1] not in existing_outputs or storage.is_directory(pair[1])]
 
 
-def _make(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> None:
+def _make_output(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> None:
     """Call *function* for *pair*, (input, output), unless the output exists and *redo* is False.
 
     It may exist because Ray retries a call whose worker was lost at its end.
@@ -244,7 +246,7 @@ def _make(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> No
 
 
 @contextmanager
-def _calling(
+def _open_engine(
     function: OfShard[Source],
     redo: bool,
     count: int,
@@ -253,14 +255,15 @@ def _calling(
     address: str | None,
     cpus: float,
 ) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
-    """Start an engine that calls *function* for *count* pairs; give it and the number of pairs under way at a time.
+    """For the body of `with`: (an engine that calls *function* for pairs, number of pairs to submit at a time).
 
-    `redo`: call it for outputs that exist, too. `engine`: "local" or "ray". `workers`: threads, or an executor; on Ray
-    tasks at a time. `address`, `cpus`: of the Ray cluster, and cores that a task requests.
+    `redo`: call it for outputs that exist, too. `count`: number of pairs. `engine`: "local" or "ray". `workers`:
+    threads, or an executor; on Ray tasks at a time. `address`, `cpus`: of the Ray cluster, and cores that a task
+    requests.
     """
-    make = partial(_make, function, redo)
+    make = partial(_make_output, function, redo)
     if engine == "local":
-        yield _engine(make, workers), count
+        yield _make_engine(make, workers), count
         return
     from tartools.run import ray as cluster
 
@@ -268,14 +271,14 @@ def _calling(
 
     def work_on_node(pair: tuple[Source, str]) -> None:  # Ray sends it, with *function*, to each worker once
         """Make the output of *pair* in a Ray task, in our folder if the node has it."""
-        cluster.begin_on_node(folder, pair[1])
+        cluster.prepare_worker(folder, pair[1])
         make(pair)
 
-    with cluster.connected(address) as ray:
+    with cluster.connect_cluster(address) as ray:
         assert not isinstance(workers, Executor)
-        cpus = cluster.cores_for(ray, cpus, Account())
+        cpus = cluster.limit_cores(ray, cpus, Account())
         yield (
-            cluster.Tasks(ray, work_on_node, cpus),
+            cluster.RayTasks(ray, work_on_node, cpus),
             min(workers or cluster.MAX_TASKS_IN_FLIGHT, cluster.MAX_TASKS_IN_FLIGHT),
         )
 
@@ -299,13 +302,13 @@ def _note_failures(
 # ---- engines ----
 
 
-def _engine(work: Callable[[Item], Result], workers: int | Executor | None) -> Engine[Item, Result]:
+def _make_engine(work: Callable[[Item], Result], workers: int | Executor | None) -> Engine[Item, Result]:
     """Return an engine that calls *work*: in the executor *workers*, or in this number of threads.
 
-    1 is the caller's own thread; None is as many threads as a ThreadPoolExecutor has.
+    1: the caller's own thread. None: as many threads as a ThreadPoolExecutor has.
     """
     if isinstance(workers, Executor):
-        return Executed(workers, work)
+        return ExecutorEngine(workers, work)
     if workers == 1:
-        return InPlace(work)
+        return CallerEngine(work)
     return Threads(workers or min(MAX_THREADS, (os.cpu_count() or 1) + MAX_EXTRA_THREADS), work)

@@ -103,13 +103,13 @@ class Guard:
         with deferred_signals():
             inside = re.sub(rb"([][?*\\])", rb"\\\1", folder) + b"/*"
             words: list[str | bytes] = [f"^{GUARD_VARIABLE}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
-            self._process = self._started(["sh", "-c", GUARD_SCRIPT, "tartools-guard", *words])
+            self._process = self._start_shell(["sh", "-c", GUARD_SCRIPT, "tartools-guard", *words])
             os.environ[GUARD_VARIABLE] = f"{self._marks_before or ''}/{self._mark}/"
 
-    def _started(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
-        """Start the shell *words*, wait until it has forked the guard and ended, and return its Popen.
+    def _start_shell(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
+        """Start the shell *words*, which forks the guard, and wait until it has ended; return its Popen.
 
-        The pipes of that are those of the guard. Raises: StorageError if it can't be started.
+        The pipes of the Popen are those of the guard. Raises: StorageError if it can't be started.
         """
         why = ""
         try:
@@ -166,7 +166,7 @@ class Guard:
         numbers = b"".join(b"%d\n" % child.pid for child in self._running)
         os.pwrite(self._list.fileno(), numbers.ljust(self._pages * LIST_PART_BYTES), 0)
 
-    def marked(self, sessions: Set[int] | None = None) -> set[int]:
+    def find_marked(self, sessions: Set[int] | None = None) -> set[int]:
         """Return the pids of processes in *sessions* that inherited our mark, so were started by us or our commands.
 
         *sessions*: session ids; None: all sessions but that of this process.

@@ -42,19 +42,19 @@ def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
 class KeyedLines:
     """A pipe to which commands print, one after the other; its lines go to stderr behind the key of a sample.
 
-    `theirs`: the descriptor that commands get as output. The key is that given to `until` or `end`.
+    `write_end`: the descriptor that commands get as output. The key is that given to `print_until` or `flush`.
     *stopped*: true once the run has to end; then what a full stderr does not take at once is dropped.
     Holds: one line of up to 64 KiB.
     """
 
     def __init__(self, stopped: Stopped) -> None:
         self._stopped = stopped
-        self._ours, self.theirs = os.pipe()  # which stays open here: so no command closes the last one
+        self._ours, self.write_end = os.pipe()  # which stays open here: so no command closes the last one
         os.set_blocking(self._ours, False)
         self._rest = b""
 
-    def until(self, fd: int, key: bytes, seconds: float | None) -> bool:
-        """Print lines behind *key* as they come, until *fd* can be read: then return True; False after *seconds*.
+    def print_until(self, fd: int, key: bytes, seconds: float | None) -> bool:
+        """Print lines behind *key* as they come, until *fd* can be read: return True then, False after *seconds*.
 
         *seconds*: None: without a limit.
         """
@@ -68,7 +68,7 @@ class KeyedLines:
             self._relay(key)
         return False
 
-    def end(self, key: bytes) -> None:
+    def flush(self, key: bytes) -> None:
         """Print the output that is in the pipe, also an unfinished last line, behind *key*."""
         while self._relay(key):
             pass
@@ -92,4 +92,4 @@ class KeyedLines:
     def close(self) -> None:
         """Close both ends of the pipe in this process."""
         os.close(self._ours)
-        os.close(self.theirs)
+        os.close(self.write_end)

@@ -20,7 +20,7 @@ from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
 from tartools.run.guard import Guard
 from tartools.run.log import FAILED, Key, record_key
-from tartools.run.tasks import Task, TaskResult, without_signatures
+from tartools.run.tasks import Task, TaskResult, redact_signatures
 from tartools.samples.account import Jobs
 from tartools.storage.children import Child, end_all, how_it_ended
 from tartools.storage.interrupts import deferred_signals
@@ -69,8 +69,8 @@ def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry:
     tries = 1
     while True:
         run_result = sessions.run(task.words, task.environment)
-        failure = without_signatures(run_result.failure or _missing_output(task), task)
-        stderr = without_signatures(run_result.stderr, task, cut=len(run_result.stderr.encode()) >= MAX_STDERR_BYTES)
+        failure = redact_signatures(run_result.failure or _missing_output(task), task)
+        stderr = redact_signatures(run_result.stderr, task, cut=len(run_result.stderr.encode()) >= MAX_STDERR_BYTES)
         stdout = b"" if failure else run_result.stdout
         result = TaskResult(run_result.status, failure, time.monotonic() - start, tries, HOST_NAME, stderr, stdout)
         if not failure or tries > retries or sessions.stopped:
@@ -95,13 +95,13 @@ def _missing_output(task: Task) -> str:
 
 
 @contextmanager
-def on_this_machine(
+def open_local_engine(
     workers: int, retries: int, timeout: float | None, on_retry: OnRetry | None = None
 ) -> Iterator[Engine[Task, TaskResult]]:
-    """Start an engine that runs tasks here, in *workers* threads, each up to 1 + *retries* times; a context manager.
+    """For the body of `with`: an engine that runs tasks here, in *workers* threads, each up to 1 + *retries* times.
 
     *timeout*: seconds that a try may take; None: no limit. *on_retry*: called with the task and the result of a failed
-    try before the next one. At the end of the block running commands are ended.
+    try before the next one. At the end of the body running commands are ended.
     """
 
     def run(task: Task) -> TaskResult:
@@ -124,9 +124,9 @@ def run_tasks(
 ) -> Results:
     """Have *engine* run *tasks*, *at_once* at a time; yield (task, result) as each has ended, in no certain order.
 
-    The engine gets up to *window* tasks at a time, those that have ended and wait to be taken included. With
-    *fail_fast* no task begins after one has failed; those that were not begun are not yielded. Keeps `jobs.running`
-    current. Closing this ends what runs.
+    *window*: number of tasks that the engine gets at a time, those that have ended and wait to be taken included. With
+    *fail_fast* no task begins after one has failed; those that were not begun are not yielded. *jobs*: its `running` is
+    kept current. Closing this generator ends what runs.
     """
     begun = ended = 0
     failed = False
@@ -157,8 +157,8 @@ def run_tasks(
 class Sessions:
     """Runs commands, each in a session of its own, in as many threads as call `run`. Close it when these have ended.
 
-    A command that takes longer than *timeout* seconds is ended. Output is kept in files without names until a command
-    ends.
+    *timeout*: seconds after which a command is ended; None: no limit. Output is kept in files without names until a
+    command ends.
     `stopped`: True once `stop` was called.
     """
 
@@ -194,7 +194,7 @@ class Sessions:
                     if self.stopped:  # by now, and `stop` may not know of it
                         child.end(signal.SIGKILL)
                     status, failure, printed = self._wait(child, stdout)
-                    end = _end_of(stderr, MAX_STDERR_BYTES).decode("utf-8", "replace")
+                    end = _read_tail(stderr, MAX_STDERR_BYTES).decode("utf-8", "replace")
                     return TaskResult(status, failure, stderr=end, stdout=printed)
                 finally:
                     if child is not None:
@@ -215,14 +215,15 @@ class Sessions:
         try:
             self.stopped = True
             if live := self._guard.running:
-                end_all(live, patience=KILL_DELAY, others=self._guard.marked)
+                end_all(live, patience=KILL_DELAY, others=self._guard.find_marked)
         finally:
             self._over.set()
 
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
         """Wait for *child*, which writes to *stdout*; return (exit status, failure, stdout if it succeeded).
 
-        Ends it if it takes too long, or prints more than 16 MiB; the status is None then.
+        Ends it if it takes too long, or prints more than 16 MiB; the status is None then. The failure is "" if it
+        succeeded.
         """
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False
@@ -241,7 +242,7 @@ class Sessions:
         if status and ended:
             return status, how_it_ended(status), b""
         # What it left in its process group may have printed more, until it was killed.
-        if too_much or len(printed := _end_of(stdout, MAX_STDOUT_BYTES + 1)) > MAX_STDOUT_BYTES:
+        if too_much or len(printed := _read_tail(stdout, MAX_STDOUT_BYTES + 1)) > MAX_STDOUT_BYTES:
             why = f"printed more than {MAX_STDOUT_BYTES:,} bytes, which is the limit: have it write a file (-o)"
             return status if ended else None, why, b""
         return status, "", printed
@@ -254,13 +255,13 @@ def check_program(word: str) -> None:
         raise UsageError(f"{reason}; if the shell has expanded SPEC, quote it", url=word)
 
 
-def most_at_once() -> int:
+def max_commands_at_once() -> int:
     """Return how many commands can run at a time within the limit of open files of this process; at least 1."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHER_OPEN_FILES) // STARTING_FILES)
 
 
-def _end_of(file: io.FileIO, max_bytes: int) -> bytes:
+def _read_tail(file: io.FileIO, max_bytes: int) -> bytes:
     """Return the last bytes of the open *file*, up to *max_bytes*."""
     size = os.fstat(file.fileno()).st_size
     return os.pread(file.fileno(), max_bytes, max(0, size - max_bytes)) if size else b""

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import StorageError, redacted, several, shown
-from tartools.run.tasks import Task, TaskResult, without_signatures
+from tartools.run.tasks import Task, TaskResult, redact_signatures
 from tartools.storage.names import folded
 
 DONE, FAILED, WAITING = "done", "failed", "waiting"
@@ -28,7 +28,7 @@ def record_key(task: Task) -> Key:
 
     The digest is that of both with their queries; "" if they have none.
     """
-    item, output = redacted(task.item), without_signatures(task.output, task)
+    item, output = redacted(task.item), redact_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
         return item, output, ""
     from hashlib import sha256
@@ -37,7 +37,7 @@ def record_key(task: Task) -> Key:
     return item, output, sha256(secret).hexdigest()[:ITEM_DIGEST_DIGITS]
 
 
-def first_records(
+def make_start_records(
     tasks: Iterable[Task], todo: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], time: float
 ) -> bytes:
     """Return the lines with which a run begins its log: "waiting" for tasks of *todo* that the log does not have.
@@ -50,14 +50,14 @@ def first_records(
     for task in tasks:
         key = record_key(task)
         if key in waiting and key not in records:
-            lines.append(_line(key, {"status": WAITING}, time))
+            lines.append(_encode_record(key, {"status": WAITING}, time))
         elif key not in waiting and key in records and records[key]["status"] == WAITING:
-            lines.append(log_line(task, TaskResult(None, tries=0), time))
+            lines.append(encode_result(task, TaskResult(None, tries=0), time))
     return b"".join(lines)
 
 
-def _line(key: Key, entry: dict[str, Any], time: float) -> bytes:
-    """Return the line of the record *entry* of the task with *key*, at *time* in seconds since 1970."""
+def _encode_record(key: Key, entry: dict[str, Any], time: float) -> bytes:
+    """Return the line of a log for the record *entry* of the task with *key*, at *time* in seconds since 1970."""
     import json
 
     item, output, digest = key
@@ -65,7 +65,7 @@ def _line(key: Key, entry: dict[str, Any], time: float) -> bytes:
     return json.dumps(entry | ({"query": digest} if digest else {})).encode() + b"\n"
 
 
-def log_line(task: Task, result: TaskResult, time: float) -> bytes:
+def encode_result(task: Task, result: TaskResult, time: float) -> bytes:
     """Return the line of a log for *task*, which ended with *result* at *time*, in seconds since 1970."""
     entry = {
         "status": FAILED if result.failure else DONE,
@@ -76,10 +76,10 @@ def log_line(task: Task, result: TaskResult, time: float) -> bytes:
         "host": result.host,
         "stderr": result.stderr,
     }
-    return _line(record_key(task), entry, time)
+    return _encode_record(record_key(task), entry, time)
 
 
-def last_records(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
+def parse_log(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
     """Return the last record of each task in *log*, the content of the file *name*, by (item, output, digest).
 
     The digest is that of the queries of their URLs. "waiting" records count only for tasks without another one. Skips a

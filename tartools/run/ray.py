@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, how_to_install
-from tartools.run.engines import Item, Work, message_of
+from tartools.run.engines import Item, Work, pack_results
 from tartools.run.localjobs import Sessions, run_with_retries
 from tartools.run.tasks import Task, TaskResult
 from tartools.storage.interrupts import deferred_signals
@@ -41,29 +41,33 @@ CONNECT_RETRIES = ("RAY_NUM_REDIS_GET_RETRIES", "3")  # to reach a cluster, a se
 
 
 @contextmanager
-def on_nodes(
+def open_ray_engine(
     account: Account, address: str | None, cpus: float, retries: int, timeout: float | None
 ) -> Iterator[tuple[Engine[Task, TaskResult], int]]:
-    """Connect to the cluster at *address*; give an engine that runs tasks there, and how many can run at a time.
+    """For the body of `with`: (an engine that runs tasks on a cluster, how many of them can run at a time).
 
-    Each requests *cpus* cores, 0 being all of the largest node. *retries*: more tries of a task that fails. *timeout*:
-    seconds that a try may take; None: no limit. When Ray retries a task because its worker was lost, an existing output
-    is replaced: the lost try may have failed after writing it. A task that Ray has lost for good has failed.
+    *address*: of the cluster; None: RAY_ADDRESS, or else one on this machine. Each task requests *cpus* cores, 0 being
+    all of the largest node. *retries*: more tries of a task that fails. *timeout*: seconds that a try may take; None:
+    no limit. When Ray retries a task because its worker was lost, an existing output is replaced: the lost try may have
+    failed after writing it. A task that Ray has lost for good has failed.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
-    with redirect_stdout(None), connected(address) as ray:  # Ray prints there what it has lost
-        cpus, folder = cores_for(ray, cpus, account), os.getcwd()
+    with redirect_stdout(None), connect_cluster(address) as ray:  # Ray prints there what it has lost
+        cpus, folder = limit_cores(ray, cpus, account), os.getcwd()
 
         def lost(error: Exception) -> TaskResult:
             """Return the result of a task that Ray has lost by *error*."""
-            return TaskResult(None, _reason(error))
+            return TaskResult(None, _lost_reason(error))
 
-        yield Tasks(ray, lambda task: _on_a_node(task, folder, retries, timeout), cpus, lost=lost), room_for(ray, cpus)
+        yield (
+            RayTasks(ray, lambda task: _run_on_node(task, folder, retries, timeout), cpus, lost=lost),
+            count_slots(ray, cpus),
+        )
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[ModuleType]:
-    """Connect to the cluster at *address*: a context manager that gives the module `ray`.
+def connect_cluster(address: str | None) -> Iterator[ModuleType]:
+    """For the body of `with`: the module `ray`, connected to the cluster at *address*.
 
     *address*: None for RAY_ADDRESS, or else a cluster on this machine. An existing connection is kept, also afterwards.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached or refuses the token.
@@ -98,12 +102,12 @@ def connected(address: str | None) -> Iterator[ModuleType]:
             ray.shutdown()
 
 
-def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
+def limit_cores(ray: ModuleType, cpus: float, account: Account) -> float:
     """Return the number of cores that an item requests: *cpus*, but not more than the largest node has; 0: all of it.
 
     Warns through *account* if *cpus* is more than the largest node has.
     """
-    cores = max(_cores(ray), default=0.0)
+    cores = max(_node_cores(ray), default=0.0)
     if not cpus:
         return cores or 1.0
     if not cores or cpus <= cores:
@@ -112,12 +116,12 @@ def cores_for(ray: ModuleType, cpus: float, account: Account) -> float:
     return cores
 
 
-def room_for(ray: ModuleType, cpus: float) -> int:
+def count_slots(ray: ModuleType, cpus: float) -> int:
     """Return how many items that request *cpus* cores each can run at a time on the cluster; at least 1."""
-    return max(1, sum(int(cores // cpus) for cores in _cores(ray)))
+    return max(1, sum(int(cores // cpus) for cores in _node_cores(ray)))
 
 
-class Tasks(Generic[Item, Result]):
+class RayTasks(Generic[Item, Result]):
     """An engine that calls *work* in Ray tasks, which request *cpus* cores each.
 
     *ray*: the module, connected to a cluster. Ray pickles *work* and sends it to each worker once. It tries an item
@@ -188,8 +192,10 @@ class Tasks(Generic[Item, Result]):
             self._ray.cancel(running[future], force=True)
 
 
-def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, retries: int) -> Engine[Item, bytes]:
-    """Return an engine that calls *work* in Ray tasks, up to *workers* at a time; its results are bytes.
+def make_packing_engine(
+    ray: ModuleType, work: Work[Item], workers: int, cpus: float, retries: int
+) -> Engine[Item, bytes]:
+    """Return an engine that calls *work* in Ray tasks, up to *workers* at a time, and gives the results as bytes.
 
     The bytes are the pickles of the values that *work* yields for an item, joined: `engines.results` reads them.
     *cpus*: cores that a task requests; *retries*: more tries if it is lost. Raises in place of the bytes: RuntimeError
@@ -201,22 +207,22 @@ def packing_tasks(ray: ModuleType, work: Work[Item], workers: int, cpus: float, 
         """Return the pickles of the values that *work* yields for *item*, joined; called in a worker of Ray."""
         from ray.cloudpickle import CloudPickler  # for classes of the main program
 
-        begin_on_node(folder, "")
-        return message_of(work, item, CloudPickler)
+        prepare_worker(folder, "")
+        return pack_results(work, item, CloudPickler)
 
-    tasks = Tasks(ray, answer, cpus, retries)
+    tasks = RayTasks(ray, answer, cpus, retries)
 
     def call(item: Item) -> bytes:
         """Return the pickled results for *item*, made by a Ray task. Raises: RuntimeError if Ray lost the task."""
         try:
             return tasks.submit(item, lambda: None)()
         except ray.exceptions.RayError as error:
-            raise RuntimeError(f"{item}: {_reason(error)}") from error
+            raise RuntimeError(f"{item}: {_lost_reason(error)}") from error
 
     return Threads(workers, call, tasks.stop)
 
 
-def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
+def _run_on_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
     """Run *task* on a node of the cluster, in *folder* if the node has it, and return its result.
 
     *retries*: more tries if it fails. *timeout*: seconds that a try may take; None: no limit. When Ray cancels it,
@@ -224,7 +230,7 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
     must return from each soon.
     """
     try:
-        begin_on_node(folder, task.output)
+        prepare_worker(folder, task.output)
         if task.output and storage.exists(task.output):  # written by a try whose worker was lost
             task = task._replace(force=True)
     except StorageError as error:
@@ -239,12 +245,12 @@ def _on_a_node(task: Task, folder: str, retries: int, timeout: float | None) -> 
         finally:
             sessions.stop()
         if running.result().status == -signal.SIGKILL:
-            _stay_lost(node)
+            _wait_if_node_lost(node)
         return running.result()
 
 
-def _stay_lost(node: int) -> None:
-    """Return if the process *node*, the parent of this worker, still runs; else wait to be ended with the lost node.
+def _wait_if_node_lost(node: int) -> None:
+    """Return if the process *node*, the parent of this worker, still runs; else wait to be ended with the node.
 
     A worker whose node was lost kills its commands before it ends. That is no failure of theirs: Ray runs them again.
     """
@@ -253,7 +259,7 @@ def _stay_lost(node: int) -> None:
         time.sleep(CANCEL_SECONDS)  # Ray ends this process meanwhile
 
 
-def begin_on_node(folder: str, output: str) -> None:
+def prepare_worker(folder: str, output: str) -> None:
     """Prepare this process of Ray for work: SIGINT raises KeyboardInterrupt, and it works in *folder* if that is here.
 
     Ray may have been started where SIGINT is ignored. Commands would inherit that; a signal that is handled here is the
@@ -268,13 +274,13 @@ def begin_on_node(folder: str, output: str) -> None:
         raise StorageError(f"{host} has no directory {folder}, to which this output is relative", url=output)
 
 
-def _cores(ray: ModuleType) -> list[float]:
+def _node_cores(ray: ModuleType) -> list[float]:
     """Return the cores of each node of the cluster that is alive."""
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
-def _reason(error: Exception) -> str:
-    """Return the failure of a task whose Ray task raised *error*, for messages."""
+def _lost_reason(error: Exception) -> str:
+    """Return why a task has no result, for messages: its Ray task raised *error*."""
     error = getattr(error, "cause", None) or error
     return f"was lost by Ray: {type(error).__name__}: {_first_line(error)}"
 

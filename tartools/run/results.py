@@ -56,20 +56,20 @@ def collect_samples(
             try:
                 if outcome.failure:
                     raise SampleFailedError(outcome.failure)
-                results = _results(reader, task, options.subdirs, options.log)
-                reuse = outcome.alone and reader.plain and not options.subdirs
+                results = _read_results(reader, task, options.subdirs, options.log)
+                reuse = outcome.left_no_processes and reader.has_only_files and not options.subdirs
                 account.left_out += not results
             except SampleFailedError as error:
                 on_failure(task, str(error))
-                results = _after_failure(task, str(error), options.errors, account)
+                results = _handle_failure(task, str(error), options.errors, account)
             account.samples_out += bool(results) and options.subdirs
             yield from results
         finally:
             directories.remove(task, reader.files, reuse=reuse)
 
 
-def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
-    """Report that *task* failed, and why; return the samples that are passed on.
+def _handle_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
+    """Report in *account* that *task* failed, and *why*; return the samples to pass on in its place.
 
     *errors*: "abort" raises CommandError, which ends the run; "skip" gives none; "ignore" the sample as it was read.
     """
@@ -87,7 +87,7 @@ def _after_failure(task: SampleTask, why: str, errors: Errors, account: Account)
     return [Sample.at(task.key, file, 0, os.fstat(file.fileno()).st_size, task.shard)]
 
 
-def last_line_printed(task: SampleTask) -> str:
+def last_log_line(task: SampleTask) -> str:
     """Return the last line with text that the command of *task* printed to its log; "" without one.
 
     Only the last 4096 bytes of the log are looked at.
@@ -101,7 +101,7 @@ def last_line_printed(task: SampleTask) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
+def _read_results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
     """Return the samples that the command of *task* left in its directory, or in the subdirectories with *subdirs*.
 
     *reader*: reads a directory. *log*: field in which the output of the command is added to each sample; None: it is
@@ -110,13 +110,13 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
     """
     try:
         if not subdirs:
-            collected = [reader.sample(task.folder, task.key)]
+            collected = [reader.read_sample(task.folder, task.key)]
         else:
             with os.scandir(task.folder) as entries:
                 names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-            collected = [reader.sample(task.folder + b"/" + name, task.key + b"/" + name) for name in names]
+            collected = [reader.read_sample(task.folder + b"/" + name, task.key + b"/" + name) for name in names]
         samples = [sample for sample in collected if sample]
-        return [reader.with_log(sample, log) for sample in samples] if log else samples
+        return [reader.add_log(sample, log) for sample in samples] if log else samples
     except OSError as error:
         name = path_text(os.path.basename(os.fsencode(error.filename or b"its directory")))
         raise SampleFailedError(f"cannot collect {name!r}: {error.strerror}") from error
@@ -125,8 +125,8 @@ def _results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes 
 class _ResultReader:
     """Reads the result of one *task* from disk, with limits for memory and open files.
 
-    `files`: paths of the files in the directory that was read last; `plain`: True if it has nothing but files
-    *base*: name of the files that are members, before the dot; *account*: gets warnings
+    *base*: name of the files that are members, before the dot; *account*: gets warnings.
+    `files`: paths of the files in the directory that was read last; `has_only_files`: True if it has nothing but files.
     """
 
     def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:
@@ -139,30 +139,29 @@ class _ResultReader:
         self._common: io.FileIO | None = None  # for what is beyond both
         self._end = 0  # of it
         self.files: list[bytes] = []  # in the directory of the sample that was read last
-        self.plain = False  # there is nothing but files in it
+        self.has_only_files = False  # there is nothing but files in it
 
-    def sample(self, folder: bytes, default: bytes) -> Sample | None:
+    def read_sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*; None if it has no members.
 
-        Its key is *default* unless a file there gives another.
-
-        Raises: SampleFailedError if it would not read back as this sample.
+        Its key is *default* unless a file there gives another. Raises: SampleFailedError if it would not read back as
+        this sample.
         """
-        paths = self._fields(folder)
+        paths = self._list_fields(folder)
         key_file = paths.pop(KEY_FILE, None)
         if not paths:
             return None
-        key = self._key(key_file, default) if key_file else default
+        key = self._read_key(key_file, default) if key_file else default
         if b"" in paths and len(paths) > 1:
             raise SampleFailedError(
                 f"{path_text(self._base)!r} and {path_text(join_path(self._base, max(paths)))!r} "
                 "would not read back as one sample: keep one of them"
             )
         fields = [field for field in self._old if field in paths] + sorted(paths.keys() - self._old.keys())
-        members = [self._member(key, field, paths[field]) for field in fields]
+        members = [self._make_member(key, field, paths[field]) for field in fields]
         return Sample(key, tuple(members), self._task.shard)
 
-    def with_log(self, sample: Sample, field: bytes) -> Sample:
+    def add_log(self, sample: Sample, field: bytes) -> Sample:
         """Return *sample* with the output of the command as the field *field*.
 
         Raises: SampleFailedError if it has such a field, or has a key alone, without fields.
@@ -172,19 +171,19 @@ class _ResultReader:
             raise SampleFailedError(f"it has a field {path_text(field)!r} already, which --add-log would add")
         if not sample.grouped:
             raise SampleFailedError(f"it has no fields, so {path_text(field)!r} would not read back as its log")
-        member = self._member(sample.raw_key, field, self._task.log, new=True)
+        member = self._make_member(sample.raw_key, field, self._task.log, new=True)
         if without_codec(path_text(field))[1] is not None:
             member = tar.new_member(member.path, text_payload(field, member.read()))
         return sample.with_members([*sample.members, member])
 
-    def _fields(self, folder: bytes) -> dict[bytes, bytes]:
+    def _list_fields(self, folder: bytes) -> dict[bytes, bytes]:
         """Return {field: path} of the files in *folder* that are members, or the key; others are ignored as scratch.
 
         Links count if they lead to a file in the directory of the task.
         """
         base, prefix = self._base, self._base + b"."
         paths = {}
-        self.files, self.plain = [], True
+        self.files, self.has_only_files = [], True
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -194,17 +193,17 @@ class _ResultReader:
                 if entry.is_file(follow_symlinks=False):
                     self.files.append(entry.path)
                 else:
-                    self.plain = False
+                    self.has_only_files = False
                     if (field or bare) and field != KEY_FILE:
-                        path = self._inside(entry.path)
+                        path = self._resolve_link(entry.path)
                 if (field or bare) and path:
                     paths[field] = path
         return paths
 
-    def _inside(self, path: bytes) -> bytes | None:
+    def _resolve_link(self, path: bytes) -> bytes | None:
         """Return the regular file to which the link *path* leads, if it is in the directory of the task; else None.
 
-        Warns of a link that leads elsewhere.
+        Warns of a link that leads elsewhere. None, too, if *path* is no link.
         """
         if not os.path.islink(path):
             return None
@@ -217,12 +216,12 @@ class _ResultReader:
         )
         return None
 
-    def _key(self, path: bytes, default: bytes) -> bytes:
+    def _read_key(self, path: bytes, default: bytes) -> bytes:
         """Return the key in the file *path*, after a check. *default*: the key that the sample would have without it.
 
         Raises: SampleFailedError for a key that can't be one: absolute, with "..", a dot in its last part, or NUL.
         """
-        inside = self._inside(path) if os.path.islink(path) else path
+        inside = self._resolve_link(path) if os.path.islink(path) else path
         file = scratch.read_file(inside, MAX_KEY_BYTES) if inside else None
         if file is None:
             raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file")
@@ -239,7 +238,7 @@ class _ResultReader:
             )
         return key
 
-    def _member(self, key: bytes, field: bytes, file: bytes, *, new: bool = False) -> Member:
+    def _make_member(self, key: bytes, field: bytes, file: bytes, *, new: bool = False) -> Member:
         """Return the file *file* as the member *field* of the sample *key*.
 
         It has the header of the member that was there before, changed only where needed, or with *new* a plain one.
@@ -251,12 +250,12 @@ class _ResultReader:
             raise SampleFailedError(
                 f"the member {path_text(path)!r} would not read back as field {path_text(field)!r} of its key"
             )
-        source, data, size = self._content(file)
+        source, data, size = self._read_content(file)
         if old:
             return tar.rewritten(old, path, source, size)._replace(data=data)
         return Member(path, source, 0, data, size, tar.encode_header(path, size))
 
-    def _content(self, path: bytes) -> tuple[Source, int, int]:
+    def _read_content(self, path: bytes) -> tuple[Source, int, int]:
         """Return the content of the file *path* as (source, offset, size): bytes, or an open file if it is large.
 
         Raises: SampleFailedError if it is no file any more.

@@ -76,7 +76,7 @@ class Shells:
         self._lock = threading.Lock()
         self._ended: set[int] = set()  # sessions of shells that were started for one task each
         self._idle: list[WarmShell] = []  # those that wait for a task
-        self._check = warmshell.check(arguments, self._environment)
+        self._check = warmshell.start_check(arguments, self._environment)
 
     def close(self) -> None:
         """End all shells, idle ones too, and kill the processes that earlier ones have left."""
@@ -84,7 +84,7 @@ class Shells:
         end_all([shell.child for shell in self._idle], signal.SIGKILL)
         for shell in self._idle:
             shell.end()
-        self._kill_left()
+        self._kill_leftovers()
         if self._check:
             self._check.wait()
 
@@ -111,51 +111,51 @@ class Shells:
         self._stopped = True
         end_all({*self._guard.running} - {shell.child for shell in self._idle}, signal.SIGKILL)
 
-    def _kill_left(self) -> None:
+    def _kill_leftovers(self) -> None:
         """Kill processes that ended shells have left in process groups of their own, as timeout(1) makes them."""
         with self._lock:
             ended, self._ended = self._ended, set()
         if ended:
-            end_all([], signal.SIGKILL, others=lambda: self._guard.marked(ended))
+            end_all([], signal.SIGKILL, others=lambda: self._guard.find_marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
         """Run *task* in a fork of a long-lived shell; return the outcome.
 
         The shell is kept for other tasks if it can be used again, else ended.
         """
-        shell = self._started_in_warm_shell(task)
+        shell = self._start_in_warm_shell(task)
         try:
             self._folders.sweep()
             return shell.wait(self._timeout)
         finally:
-            if shell.reusable:
+            if shell.is_reusable:
                 self._idle.append(shell)
             else:
-                self._end(shell)
+                self._end_shell(shell)
 
-    def _started_in_warm_shell(self, task: SampleTask) -> WarmShell:
-        """Start *task* in an idle long-lived shell, or in a new one, and return the shell. Raises: OSError."""
+    def _start_in_warm_shell(self, task: SampleTask) -> WarmShell:
+        """Start *task* in an idle long-lived shell, or in a new one; return the shell at once. Raises: OSError."""
         while True:
             try:
                 shell, new = self._idle.pop(), False
             except IndexError:
-                shell, new = self._warm_shell(), True
+                shell, new = self._make_warm_shell(), True
             try:
                 shell.start(os.path.basename(task.folder), task.environment)
                 return shell
             except BaseException as error:
-                self._end(shell)
+                self._end_shell(shell)
                 if new or not isinstance(error, BrokenPipeError):  # killed while it was idle: the task has not begun
                     raise
 
-    def _warm_shell(self) -> WarmShell:
+    def _make_warm_shell(self) -> WarmShell:
         """Start a long-lived shell for the command, and return it. Raises: OSError."""
         program, _, command = self._arguments
         start = partial(self._start, executable=program, cwd=self._folders.folder)
         logged = self._folders.options.is_logged
         return WarmShell(start, self._name, command, self._environment, self._lines, logged)
 
-    def _end(self, shell: WarmShell) -> None:
+    def _end_shell(self, shell: WarmShell) -> None:
         """End *shell*, and take it from the list of processes that the guard kills."""
         shell.end()
         self._guard.release(shell.child)
@@ -169,12 +169,12 @@ class Shells:
                 cwd=task.folder,
                 env={**self._environment, **task.environment},
                 stdin=subprocess.DEVNULL,
-                stdout=create_file(task.log) if task.log else printed.theirs if printed else 2,
+                stdout=create_file(task.log) if task.log else printed.write_end if printed else 2,
                 stderr=subprocess.STDOUT,
             )
             try:
                 self._folders.sweep()
-                status = _status(child, printed, task.key, self._timeout)
+                status = _wait_for_status(child, printed, task.key, self._timeout)
                 if status is None:
                     return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
                 shell_status = 128 - status if status < 0 else status  # as a long-lived shell tells it
@@ -183,11 +183,11 @@ class Shells:
                 child.end(signal.SIGKILL)  # if it runs still
                 self._guard.release(child)
                 if printed:
-                    printed.end(task.key)
+                    printed.flush(task.key)
                 with self._lock:
                     self._ended.add(child.pid)
                 if len(self._ended) >= MAX_ENDED_SHELLS:
-                    self._kill_left()
+                    self._kill_leftovers()
 
     def _start(self, words: Sequence[str], **options: Any) -> Child:
         """Start the program and arguments *words*; return the child, which `stop` and the guard kill.
@@ -200,7 +200,7 @@ class Shells:
         return child
 
 
-def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float | None) -> int | None:
+def _wait_for_status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float | None) -> int | None:
     """Wait for *child*; return its exit status (negative: by that signal), None after *timeout* seconds.
 
     *printed*: its output, whose lines are printed behind *key* meanwhile; None if it goes elsewhere.
@@ -209,7 +209,7 @@ def _status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float
         return child.wait(timeout)
     fd = os.pidfd_open(child.pid)
     try:
-        return child.wait() if printed.until(fd, key, timeout) else None
+        return child.wait() if printed.print_until(fd, key, timeout) else None
     finally:
         os.close(fd)
 

@@ -107,11 +107,11 @@ def fill_pattern(pattern: str, item: str) -> str:
     return PLACEHOLDER.sub(lambda match: words[match[0]], pattern)
 
 
-def shell_code(command: Sequence[str]) -> list[str]:
+def find_shell_code(command: Sequence[str]) -> list[str]:
     """Return the words of *command* that have a place, such as {}, and that a shell reads as code.
 
     These are words after `sh -c`, `ssh` and the like, and words with a `pipe:` URL.
-    >>> shell_code(["bash", "-lc", "wc {}", "{}"]), shell_code(["tarcat", "{}", "-o", "pipe:zstd > {}"])
+    >>> find_shell_code(["bash", "-lc", "wc {}", "{}"]), find_shell_code(["tarcat", "{}", "-o", "pipe:zstd > {}"])
     (['wc {}'], ['pipe:zstd > {}'])
     """
     code = []
@@ -142,7 +142,7 @@ def check_item(item: str, code: Sequence[str]) -> None:
         )
 
 
-def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
+def make_tasks(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
     """Return a task for each of *items*: *command* with its places filled, or with the item as its last word.
 
     *output*: pattern of the outputs, such as "out/{/}". If it is empty, the pattern is the word after -o in *command*,
@@ -155,8 +155,8 @@ def tasks_of(items: Iterable[str], command: Sequence[str], output: str, *, force
         command = [*command, "{}"]
     if output and (not PLACEHOLDER.search(output) or output.startswith("pipe:") or output.endswith("/")):
         raise UsageError(f"-o {output!r} can't show what is done: it must contain {{}} and name one file or object")
-    pattern = output or output_in(command)
-    code = shell_code(command)
+    pattern = output or find_output_pattern(command)
+    code = find_shell_code(command)
     tasks = []
     for item in items:
         check_item(item, code)
@@ -179,7 +179,7 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
                 if other_item != task.item
                 else f"{shown(other_item)!r}, twice,"
             )
-            raise UsageError(without_signatures(f"{both} would both write {shown(task.output)!r}", task))
+            raise UsageError(redact_signatures(f"{both} would both write {shown(task.output)!r}", task))
         if task.output:
             items[task.output] = task.item
     for task in tasks:
@@ -190,15 +190,17 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
             )
 
 
-def output_in(command: Sequence[str]) -> str:
+def find_output_pattern(command: Sequence[str]) -> str:
     """Return the pattern of the one output that follows -o or --output in *command*; "" if that is unknown.
 
     tarsplit, and a pattern that ends in "/", make many outputs.
 
-    >>> output_in(["tarcat", "in-{}.tar", "-o", "out-{}.tar"]), output_in(["tarcat", "--output=x.tar", "{}"])
-    ('out-{}.tar', '')
+    >>> find_output_pattern(["tarcat", "in-{}.tar", "-o", "out-{}.tar"])
+    'out-{}.tar'
+    >>> find_output_pattern(["tarcat", "--output=x.tar", "{}"])
+    ''
     """
-    if program_of(command)[0] == "tarsplit":
+    if split_program(command)[0] == "tarsplit":
         return ""
     for word, following in zip(command, [*command[1:], ""], strict=True):
         match = OUTPUT_OPTION_WITH_VALUE.fullmatch(word)
@@ -208,7 +210,7 @@ def output_in(command: Sequence[str]) -> str:
     return ""
 
 
-def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+def split_program(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return (name of the program that *command* runs, its words from the program on).
 
     For `python -m tartools NAME ...` that is NAME, and the words from NAME on.
@@ -219,15 +221,17 @@ def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     return name, command
 
 
-def workers_in(command: Sequence[str], tools: Iterable[str]) -> int | None:
+def parse_workers(command: Sequence[str], tools: Iterable[str]) -> int | None:
     """Return the number of workers that -p or --parallel gives in *command*: 0 for all cores, 1 without the option.
 
     None if the program is none of *tools*, names of programs of ours.
 
-    >>> workers_in(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"]), workers_in(["mkdir", "-p", "7"], ["tarproc"])
-    (16, None)
+    >>> parse_workers(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"])
+    16
+    >>> parse_workers(["mkdir", "-p", "7"], ["tarproc"]) is None
+    True
     """
-    name, command = program_of(command)
+    name, command = split_program(command)
     if name not in tools:
         return None
     for word, following in zip(command, [*command[1:], ""], strict=True):
@@ -245,26 +249,28 @@ def shell_line(task: Task) -> str:
     >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
     "echo 'a b' $'it\\'s\\n'"
     """
-    variables = [f"{ITEM_VARIABLE}={_quoted(task.item)}"] if any(ITEM_VARIABLE in word for word in task.words) else []
+    variables = (
+        [f"{ITEM_VARIABLE}={_quote_word(task.item)}"] if any(ITEM_VARIABLE in word for word in task.words) else []
+    )
     if task.force:
         variables.append("TARTOOLS_FORCE=1")
-    return " ".join([*variables, *map(_quoted, task.words)])
+    return " ".join([*variables, *map(_quote_word, task.words)])
 
 
-def _quoted(word: str) -> str:
+def _quote_word(word: str) -> str:
     """Return *word* quoted for a shell, on one line: a newline is written as an escape in $'...'."""
     if "\n" not in word:
         return shlex.quote(word)
     return "$'" + word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n") + "'"
 
 
-def without_signatures(text: str, task: Task, *, cut: bool = False) -> str:
+def redact_signatures(text: str, task: Task, *, cut: bool = False) -> str:
     """Return *text*, which is about *task*, without the queries of URLs, which may be signatures.
 
     If the beginning of *text* was *cut* off, its first word goes too: it may be the end of a URL.
 
     >>> task = Task("https://host/a.tar?key=1", ())
-    >>> without_signatures("GET /a.tar?key=1 failed: https://other/b?key=2", task)
+    >>> redact_signatures("GET /a.tar?key=1 failed: https://other/b?key=2", task)
     'GET /a.tar?… failed: https://other/b?…'
     """
     if not text:
@@ -277,7 +283,7 @@ def without_signatures(text: str, task: Task, *, cut: bool = False) -> str:
     return without_secrets(text)
 
 
-def part_of(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
+def take_part(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
     """Return part K of N of *tasks*, for *part* "K/N": every N-th task from the K-th (from 1) on; all for None.
 
     Raises: UsageError if *part* is not K/N.

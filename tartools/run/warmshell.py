@@ -52,7 +52,7 @@ _MAX_COMMAND_CHARS = 4096  # characters; with the loop it has to be one word, of
 _MAX_REPLY_BYTES = 4096  # bytes, far more than one has
 
 
-def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
+def start_check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
     """Start a process whose exit status is 0 if a long-lived shell can run the words *arguments*; return it, or None.
 
     The process checks that bash is new enough, and the command complete and without a syntax error. None if there is no
@@ -75,7 +75,7 @@ def check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subpr
     )
 
 
-def loop_program(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
+def make_loop_program(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
     """Return the program of a warm shell: a loop in bash that reads tasks and runs *command* in a subshell for each.
 
     *environment*: of the shell; `OLDPWD` is restored from it. *logged*: output goes to the log in the task's
@@ -101,7 +101,7 @@ class WarmShell:
     `name`: what the shell is called in its messages ($0)
     `environment`: of the shell; `lines`: makes the pipe for its output, None for our stderr
     `logged`: True if the output of a task goes to its directory's log instead
-    `reusable`: True if it can run another task; `child`: its process
+    `is_reusable`: True if it can run another task; `child`: its process
 
     Raises: OSError if it can't be started.
     """
@@ -115,16 +115,16 @@ class WarmShell:
         lines: Callable[[], KeyedLines] | None,
         logged: bool,
     ) -> None:
-        self.reusable = True
+        self.is_reusable = True
         self._key = self._shard = b""
         self._printed = lines() if lines else None
         try:
             self.child = start(
-                [name, "-c", loop_program(command, environment, logged), name, command],
+                [name, "-c", make_loop_program(command, environment, logged), name, command],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._printed.theirs if self._printed else 2,  # even if Python has no stderr
+                stderr=self._printed.write_end if self._printed else 2,  # even if Python has no stderr
                 preexec_fn=subreaper_hook(),
             )
         except BaseException:
@@ -149,12 +149,12 @@ class WarmShell:
             words = words[self._tasks.write(words) or 0 :]
 
     def wait(self, timeout: float | None) -> Outcome:
-        """Wait for the command that was started, and return how it ended; sets `reusable`.
+        """Wait for the command that was started, and return how it ended; sets `is_reusable`.
 
         What it left running in its process group is killed then. After *timeout* seconds (None: no limit) it returns a
         failure, and the shell is to be ended.
         """
-        self.reusable = False
+        self.is_reusable = False
         if not self._is_answered(timeout):
             return Outcome(f"took longer than {timeout:g} seconds and was killed")
         answer = self._answers.read(_MAX_REPLY_BYTES)
@@ -165,26 +165,29 @@ class WarmShell:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
             os.killpg(group, signal.SIGKILL)
         if self._printed:
-            self._printed.end(self._key)
+            self._printed.flush(self._key)
         if stopped:
             return Outcome(f"was stopped by {signal.Signals(status - 128).name}, and killed")
-        self.reusable = True
-        return Outcome(how_it_ended(status) if status else "", alone=not has_children(self.child.pid))
+        self.is_reusable = True
+        return Outcome(how_it_ended(status) if status else "", left_no_processes=not has_children(self.child.pid))
 
     def _is_answered(self, timeout: float | None) -> bool:
         """Wait until the command has ended, up to *timeout* seconds; return True if it has."""
         if self._printed:
-            return self._printed.until(self._answers.fileno(), self._key, timeout)
+            return self._printed.print_until(self._answers.fileno(), self._key, timeout)
         # without a limit, whoever reads the answer waits
         return timeout is None or wait_until_ready(self._answers.fileno(), writing=False, seconds=timeout)
 
     def end(self) -> int:
-        """Kill the shell and all of its session; return its exit status (negative: by that signal)."""
+        """Kill the shell and all of its session, and print what is left of its output; return its exit status.
+
+        The status is negative if it was ended by that signal.
+        """
         status = self.child.end(signal.SIGKILL)
         if not self._answers.closed:
             self._tasks.close()
             self._answers.close()
             if self._printed:
-                self._printed.end(self._key)
+                self._printed.flush(self._key)
                 self._printed.close()
         return status

@@ -4,5 +4,5 @@
 `pager` shows one at a time or a grid, `terminal` says what the terminal can draw, and which keys are pressed; `html` is
 the page of `tarshow --html`.
 `statreport`, `checkreport` and `benchreport` make facts, lines and `sections`, which are drawn on a terminal or a page.
-Begin reading at `text.block`.
+Begin reading at `text.sample_text`.
 """

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tartools.errors import in_units, several, shown
-from tartools.show.sections import Part, Section, share_of, shortened
+from tartools.show.sections import Part, Section, share_of, shorten
 
 Facts = Mapping[str, Any]
 Row = dict[str, Any]
@@ -21,8 +21,8 @@ BUSY_SHARE = 0.8  # share of the CPU; from this on, the CPU is the bottleneck
 MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 
 
-def advise(facts: dict[str, Any]) -> None:
-    """Add to each row of *facts* its `limit`, and to *facts* the `advice`, a list of lines.
+def add_advice(facts: dict[str, Any]) -> None:
+    """Add to each row of *facts* its `limit`, and to *facts* the `make_advice`, a list of lines.
 
     *facts*: those of `tarbench --json`. The limit is the part of the time that takes longest ("list", "read", "decode"
     or "collate"), or "processors" for a row with workers that keeps them at least 80 % busy.
@@ -32,16 +32,16 @@ def advise(facts: dict[str, Any]) -> None:
         busy = row["cpu_seconds"] * row["samples_per_second"] / facts["cores"]
         slowest_part = max(TIME_PARTS, key=parts_by_name[row["name"]].__getitem__)
         row["limit"] = PROCESSOR_LIMIT if row["workers"] and busy >= BUSY_SHARE else slowest_part
-    facts["advice"] = advice(facts)
+    facts["advice"] = make_advice(facts)
 
 
-def advice(facts: Facts) -> list[str]:
+def make_advice(facts: Facts) -> list[str]:
     """Return lines of advice: the format, the number of workers, and a warning if other programs used the CPU.
 
     *facts*: those of `tarbench --json`, with the `limit` of each row. No lines if nothing was measured. Of several
     numbers of workers that are about equally fast it is the smallest.
     """
-    loose, packed, factor = forms_of(facts)
+    loose, packed, factor = compare_forms(facts)
     best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
     if best is None:
         return []
@@ -52,7 +52,7 @@ def advice(facts: Facts) -> list[str]:
     workers, rate = next(pair for pair in rates_by_workers if pair[1] * MIN_SPEEDUP >= max_rate)
     form = f"format: {best['name']}"
     if loose and packed:
-        times = as_fast(factor)
+        times = speed_in_words(factor)
         form += f" ({packed['name']}: {times})" if best is loose else f" ({times} as {loose['name']})"
     workers_line = f"workers: {workers} ({rate:,.0f} samples/s"
     if other_rates := [pair for pair in rates_by_workers if pair[0] != workers]:
@@ -63,7 +63,7 @@ def advice(facts: Facts) -> list[str]:
     return lines
 
 
-def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
+def compare_forms(facts: Facts) -> tuple[Row | None, Row | None, float]:
     """Return (best row of loose files, best row of another form, how many times as fast training is from the other).
 
     *facts*: those of `tarbench --json`. Only rows without workers are compared; a row that does not exist is None, and
@@ -71,15 +71,15 @@ def forms_of(facts: Facts) -> tuple[Row | None, Row | None, float]:
     row counts less.
     """
     single_rows = [row for row in facts["rows"] if row["parts"]]
-    loose = min((row for row in single_rows if row["form"] == "loose"), key=brought, default=None)
-    packed = min((row for row in single_rows if row["form"] != "loose"), key=brought, default=None)
+    loose = min((row for row in single_rows if row["form"] == "loose"), key=loading_seconds, default=None)
+    packed = min((row for row in single_rows if row["form"] != "loose"), key=loading_seconds, default=None)
     if not loose or not packed:
         return loose, packed, 1
     work = min(row["parts"]["decode"] + row["parts"]["collate"] for row in single_rows)
-    return loose, packed, (brought(loose) + work) / (brought(packed) + work)
+    return loose, packed, (loading_seconds(loose) + work) / (loading_seconds(packed) + work)
 
 
-def brought(row: Row) -> float:
+def loading_seconds(row: Row) -> float:
     """Return the seconds that a sample takes until it is read: the times to list and to read, not to decode. Never 0.
 
     *row*: of a measurement without workers; others have no times of parts.
@@ -88,14 +88,14 @@ def brought(row: Row) -> float:
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line; after a dry run the rows that would be measured."""
+    """Yield the *facts* of `tarbench --json`, one per line; after a dry run the rows that would be measured."""
     yield from facts["advice"]
     first_url, *other_urls = map(shown, facts["source"])
     yield f"source: {first_url}{f' and {len(other_urls):,} more' if other_urls else ''}"
     yield f"samples: {facts['samples']}"
     if facts["bytes"] is not None:
         yield f"bytes: {facts['bytes']}"
-        yield f"fields: {shortened(' '.join(facts['fields']))}"
+        yield f"fields: {shorten(' '.join(facts['fields']))}"
     yield f"workers on: {facts['cores']} processors"
     for name, row, parts in rows_with_parts(facts):
         if "samples" not in row:
@@ -108,11 +108,11 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         )
         if row["parts"]:
             yield f"parts {name}: {', '.join(f'{part} {1e3 * parts[part]:.3f} ms' for part in TIME_PARTS)}"
-        yield f"limit {name}: {limit_of(row, parts)}"
+        yield f"limit {name}: {describe_limit(row, parts)}"
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as parts of a report on a terminal: `Section` tables, and pairs (line, its style).
+    """Yield the *facts* of `tarbench --json` as parts of a report: `Section` tables, and pairs (line, its style).
 
     After a dry run the rows to measure take the place of the results.
     """
@@ -133,11 +133,11 @@ def parts(facts: Facts) -> Iterator[Part]:
         (
             row["name"],
             str(row["workers"]),
-            rounded(row["samples_per_second"]),
-            rounded(row["bytes_per_second"] / 1e6),
+            round_figure(row["samples_per_second"]),
+            round_figure(row["bytes_per_second"] / 1e6),
             f"{1e3 * row['cpu_seconds']:.2f}",
             share_of(row["samples_per_second"], max_rate),
-            limit_of(row, parts),
+            describe_limit(row, parts),
         )
         for _, row, parts in rows_with_parts(facts)
     ]
@@ -158,8 +158,8 @@ def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float
         yield name, row, parts_by_name[row["name"]]
 
 
-def limit_of(row: Row, parts: Mapping[str, float]) -> str:
-    """Return the bottleneck of *row* in a few words; *parts* are its seconds per sample, without workers."""
+def describe_limit(row: Row, parts: Mapping[str, float]) -> str:
+    """Return the bottleneck of *row* in a few words; *parts*: its seconds per sample by part, without workers."""
     slowest_part = max(TIME_PARTS, key=parts.__getitem__)
     percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
     return (
@@ -167,20 +167,20 @@ def limit_of(row: Row, parts: Mapping[str, float]) -> str:
     )
 
 
-def as_fast(factor: float) -> str:
+def speed_in_words(factor: float) -> str:
     """Return *factor* in words: how many times as fast, with one decimal below 10.
 
-    >>> as_fast(1.04), as_fast(1.4), as_fast(12.34)
+    >>> speed_in_words(1.04), speed_in_words(1.4), speed_in_words(12.34)
     ('as fast', '1.4 times as fast', '12 times as fast')
     """
     times = f"{factor:.1f}" if factor < 10 else f"{factor:,.0f}"
     return "as fast" if times == "1.0" else f"{times} times as fast"
 
 
-def rounded(number: float) -> str:
+def round_figure(number: float) -> str:
     """Return *number* with three significant digits, or as a whole number from 100 on.
 
-    >>> rounded(1234.6), rounded(56.78), rounded(0.1234)
+    >>> round_figure(1234.6), round_figure(56.78), round_figure(0.1234)
     ('1,235', '56.8', '0.123')
     """
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

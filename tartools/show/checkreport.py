@@ -10,7 +10,7 @@ from typing import Any
 
 from tartools.errors import printable, redacted, several, shown
 from tartools.samples.kinds import is_decoded, is_looked_at_whole
-from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shortened
+from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shorten
 from tartools.stages.checking.across import Where, Words
 from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.summary import Summary, Tally
@@ -43,7 +43,7 @@ def check_facts(
         **{f"{weight}s": count for weight, count in counts.items()},
         "expected": [";".join(word) for word in words],
         "undecoded": undecoded_fields(summary, decoded),
-        "findings": [finding(code, summary.findings[code], where) for code in codes],
+        "findings": [describe_finding(code, summary.findings[code], where) for code in codes],
         **({} if card is None else {"card": card}),
     }
 
@@ -58,7 +58,7 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
     return sorted(name for name in summary.fields if not is_looked_at_whole(name))
 
 
-def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
+def describe_finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
     """Return the facts of --json about the findings with *code*: their number, and the first places.
 
     Keys: code, weight, count, means, todo, places (shard, byte, key, what). *tally*: the findings. *where*: translates
@@ -85,7 +85,7 @@ def finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line: counts, expected fields, then each kind of finding.
+    """Yield the *facts* of `tarcheck --json`, one per line: counts, expected fields, then each kind of finding.
 
     Of a kind: its count, the remedy, and up to 20 places. At the end the lines of the dataset card, if there is one.
     """
@@ -104,19 +104,22 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def place_in_words(place: Facts) -> str:
-    """Return the *place* of a finding in words: shard, byte, key and remark, as far as known."""
+    """Return the *place* of a finding in words: shard, byte, key and remark, as far as known.
+
+    *place*: an item of "places" in the facts of `tarcheck --json`.
+    """
     words = [shown(place["shard"])]
     if place["byte"] is not None:
         words.append(f"byte {place['byte']}")
     if place["key"]:
-        words.append(f"key {shortened(place['key'])}")
+        words.append(f"key {shorten(place['key'])}")
     if place["what"]:
-        words.append(shortened(place["what"]))
+        words.append(shorten(place["what"]))
     return ", ".join(words)
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as parts of a report on a terminal: pairs (line, its style), a `Section` of findings."""
+    """Yield the *facts* of `tarcheck --json` as parts of a report: pairs (line, its style), a `Section` of findings."""
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
         names = printable(" ".join(facts["undecoded"]))

@@ -28,37 +28,37 @@ MAX_PLAIN_REPEATS = 3  # equal sixels are written one by one; for more there is 
 SIXEL_DTYPE = "S5"  # numpy's type of a part of a line of sixels, such as "-#255" and "!4096"
 
 
-def kitty(picture: Image, columns: int, rows: int) -> str:
-    """Return the escape code that draws *picture*, scaled to *columns* by *rows* cells, in kitty's protocol.
+def encode_kitty(picture: Image, columns: int, rows: int) -> str:
+    """Return the escape code that draws *picture*, scaled to *columns* by *rows* cells, in kitty's graphics protocol.
 
     The cursor stays where it is, and the terminal sends no reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/,
     "Display images on screen" and "Remote client".
     """
-    data = base64.b64encode(png(picture)).decode()
+    data = base64.b64encode(encode_png(picture)).decode()
     chunks = [data[start : start + KITTY_CHUNK_CHARS] for start in range(0, len(data), KITTY_CHUNK_CHARS)]
     last = len(chunks) - 1
     begin = f"a=T,f=100,C=1,c={columns},r={rows},"
     return "".join(f"\x1b_G{'' if n else begin}q=2,m={int(n < last)};{chunk}\x1b\\" for n, chunk in enumerate(chunks))
 
 
-def iterm(picture: Image, columns: int, rows: int) -> str:
+def encode_iterm(picture: Image, columns: int, rows: int) -> str:
     """Return the escape code that draws *picture* within *columns* by *rows* cells in the protocol of iTerm2.
 
     Its proportions are kept. https://iterm2.com/documentation-images.html
     """
-    data = png(picture)
+    data = encode_png(picture)
     place = f"inline=1;size={len(data)};width={columns};height={rows};preserveAspectRatio=1"
     return f"\x1b]1337;File={place}:{base64.b64encode(data).decode()}\x07"
 
 
-def png(picture: Image) -> bytes:
+def encode_png(picture: Image) -> bytes:
     """Return *picture* encoded as PNG, with fast compression."""
     file = io.BytesIO()
     picture.save(file, "PNG", compress_level=3)
     return file.getvalue()
 
 
-def sixel(picture: Image, width: int, height: int) -> str:
+def encode_sixel(picture: Image, width: int, height: int) -> str:
     """Return *picture*, scaled to fit *width* by *height* pixels, as sixels of at most 256 colours.
 
     VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour the
@@ -76,10 +76,10 @@ def sixel(picture: Image, width: int, height: int) -> str:
     for number in range(len(colours) // 3):
         red, green, blue = (round(value * 100 / 255) for value in colours[3 * number : 3 * number + 3])
         parts.append(f"#{number};2;{red};{green};{blue}")
-    return "".join(parts) + _bands(indexed) + "\x1b\\"
+    return "".join(parts) + _encode_bands(indexed) + "\x1b\\"
 
 
-def _bands(indexed: Image) -> str:
+def _encode_bands(indexed: Image) -> str:
     """Return the bands of *indexed*, a picture with a palette, as sixels.
 
     Four or more equal sixels in a row are `!N` and the sixel. All bands are made at once: each run of sixels is a row
@@ -114,10 +114,10 @@ def _bands(indexed: Image) -> str:
     return tokens.tobytes().translate(None, b"\0").decode().removeprefix("$") + "-"
 
 
-def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
-    """Return *picture* as *rows* lines of *columns* half blocks, each with one colour above another.
+def draw_half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
+    """Return *picture* as *rows* lines of *columns* half blocks (▀), each with one colour above another.
 
-    Colours are *exact*, or the nearest of the 256 of xterm. Every line ends with the default colours.
+    *exact*: any colour; else the nearest of the 256 of xterm. Every line ends with the default colours.
     """
     from PIL import Image
 
@@ -132,10 +132,10 @@ def half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list
         indexed = small.quantize(palette=palette, dither=Image.Dither.NONE)
         colours = [f"5;{FIRST_COLOUR + number}" for number in indexed.tobytes()]
     lines = [colours[y * columns : (y + 1) * columns] for y in range(2 * rows)]
-    return [_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]
+    return [_draw_line(upper, lower) for upper, lower in zip(lines[::2], lines[1::2], strict=True)]
 
 
-def _line(upper: list[str], lower: list[str]) -> str:
+def _draw_line(upper: list[str], lower: list[str]) -> str:
     """Return a line of half blocks: colours of the *upper* and *lower* halves; a code only where a colour changes."""
     cells = list(zip(upper, lower, strict=True))
     parts = []

@@ -44,7 +44,7 @@ class History:
         self._kept: deque[Sample] = deque()
         self._held = 0
         self.first = 0  # number of the first sample that is kept
-        self.ended = False  # whether all samples have been read
+        self.is_at_end = False  # whether all samples have been read
 
     @property
     def count(self) -> int:
@@ -59,13 +59,13 @@ class History:
         while number >= self.count:
             sample = next(self._unread, None)
             if sample is None:
-                self.ended = True
+                self.is_at_end = True
                 break
             self._account.samples_out += 1
             self._kept.append(sample.own())
-            self._held += in_memory(self._kept[-1])
+            self._held += memory_bytes(self._kept[-1])
             while len(self._kept) > MAX_SAMPLES_KEPT or (self._held > MAX_KEPT_MEMORY and len(self._kept) > 1):
-                self._held -= in_memory(self._kept.popleft())
+                self._held -= memory_bytes(self._kept.popleft())
                 self.first += 1
         return min(max(number, self.first), self.count - 1)
 
@@ -73,7 +73,7 @@ class History:
         return self._kept[number - self.first]
 
 
-def in_memory(sample: Sample) -> int:
+def memory_bytes(sample: Sample) -> int:
     """Return the bytes of memory that *sample* holds; payloads in files do not count. It must own its bytes."""
     sources = {id(member.source): member.source for member in sample.members}
     return sum(len(source) for source in sources.values() if isinstance(source, bytes | bytearray))
@@ -112,18 +112,18 @@ class Pager:
         self._number = self._seen.read_to(0)
         while self._number >= 0:
             self._show()
-            key = self._keyboard.key()
+            key = self._keyboard.read_key()
             self._note, self._helping = "", key in HELP_KEYS and not self._helping
             if key in QUIT_KEYS:
                 return
             if key in FIRST_KEYS:
-                self._go(0)
+                self._go_to(0)
             elif key in LAST_KEYS:
-                self._go(sys.maxsize)
+                self._go_to(sys.maxsize)
             elif key.isdecimal() and key.isascii():
                 typed = self._ask("go to sample: ", key)
                 if typed.isdecimal():
-                    self._go(max(0, int(typed[:MAX_NUMBER_DIGITS]) - 1))
+                    self._go_to(max(0, int(typed[:MAX_NUMBER_DIGITS]) - 1))
                 elif typed:
                     self._note = "that is not a number"
             elif key == SEARCH_KEY:
@@ -133,14 +133,14 @@ class Pager:
             elif key in NEXT_KEYS or key in PREVIOUS_KEYS:
                 across, down = sheet.grid_size(self._screen()) if self._grid else (1, 1)
                 step = across * down if key in PAGE_KEYS else across if key in ROW_KEYS else 1
-                self._go(self._number + (step if key in NEXT_KEYS else -step))
+                self._go_to(self._number + (step if key in NEXT_KEYS else -step))
 
-    def _go(self, number: int) -> None:
-        """Make sample *number*, from 0, the current one; if there is none, the first or last, and set a note."""
+    def _go_to(self, number: int) -> None:
+        """Make sample *number*, from 0, the current one; if there is none, the first or last kept, and set a note."""
         before = self._number
-        while self._seen.count <= number and not self._seen.ended:
+        while self._seen.count <= number and not self._seen.is_at_end:
             self._seen.read_to(min(number, self._seen.count + SAMPLES_PER_STATUS - 1))
-            if self._stopped(number):
+            if self._show_progress(number):
                 break
         self._number = self._seen.read_to(min(number, self._seen.count - 1))
         suffix = " that is kept" if self._seen.first else ""
@@ -149,11 +149,14 @@ class Pager:
         elif self._number < number and (self._number == before or number != sys.maxsize):
             self._note = "this is the last"
 
-    def _stopped(self, number: int) -> bool:
-        """Show on the last row how many samples were read on the way to *number*; return True if a key was pressed."""
-        if self._seen.count <= number and not self._seen.ended:
-            self._keyboard.write(self._foot(f" {self._seen.count:,} samples read; any key stops").encode())
-            return self._keyboard.waiting()
+    def _show_progress(self, number: int) -> bool:
+        """Show on the last row how many samples were read on the way to *number*; return True if a key was pressed.
+
+        Does nothing and returns False if *number* has been read, or all samples have.
+        """
+        if self._seen.count <= number and not self._seen.is_at_end:
+            self._keyboard.write(self._draw_foot(f" {self._seen.count:,} samples read; any key stops").encode())
+            return self._keyboard.has_key()
         return False
 
     def _search(self) -> None:
@@ -170,7 +173,7 @@ class Pager:
                 self._number = number
                 return
             number += 1
-            stopped = number % SAMPLES_PER_STATUS == 0 and self._stopped(number)
+            stopped = number % SAMPLES_PER_STATUS == 0 and self._show_progress(number)
         self._number = self._seen.read_to(self._number)  # it may be kept no longer
         earlier = range(self._seen.first, 0 if stopped else self._number + 1)
         match = next((number for number in earlier if part in self._seen[number].key.lower()), None)
@@ -184,8 +187,8 @@ class Pager:
         line_bytes = bytearray(typed.encode())
         while True:
             line = f" {question}{printable(line_bytes.decode(errors='replace'))}"
-            self._keyboard.write(self._foot(line).encode())
-            key = self._keyboard.key()
+            self._keyboard.write(self._draw_foot(line).encode())
+            key = self._keyboard.read_key()
             if key == "enter":
                 return line_bytes.decode(errors="replace")
             if key == REDRAW_KEY:
@@ -207,44 +210,48 @@ class Pager:
             help_lines = [f" {line}" for line in textwrap.wrap(KEYS_HELP, screen.columns - 2)]
         area, fits = screen._replace(rows=screen.rows + 1 - max(1, len(help_lines))), True
         if self._grid:
-            drawn = self._drawn_grid(area)
+            drawn = self._draw_grid(area)
         else:
-            drawn, fits = sheet.sheet_page(self._seen[self._number], area)
+            drawn, fits = sheet.draw_page(self._seen[self._number], area)
         foot = help_lines or [self._status(screen, HELP_HINT if fits else f"more below  {HELP_HINT}")]
         forget = graphics.KITTY_FORGET if screen.protocol == KITTY else ""
-        self._keyboard.write(f"{forget}{CLEAR_SCREEN}{drawn}{self._foot(*foot)}".encode())
+        self._keyboard.write(f"{forget}{CLEAR_SCREEN}{drawn}{self._draw_foot(*foot)}".encode())
 
-    def _drawn_grid(self, screen: Screen) -> str:
+    def _draw_grid(self, screen: Screen) -> str:
         """Return the text of the page of the grid that has the current sample, after reading as far as its last one."""
         across, down = sheet.grid_size(screen)
         page = across * down
         begin = self._number // page * page
         end = self._seen.read_to(begin + page - 1)
         begin, self._number = max(begin, self._seen.first), max(self._number, self._seen.first)
-        return sheet.grid([self._seen[n] for n in range(begin, end + 1)], self._number - begin, screen)
+        return sheet.draw_grid([self._seen[n] for n in range(begin, end + 1)], self._number - begin, screen)
 
     def _status(self, screen: Screen, hint: str) -> str:
         """Return the last row: number, key and shard on the left, the note or else *hint* on the right."""
         sample = self._seen[self._number]
         right_part = f" {self._note or hint} "
-        left_part = f" {self._place()}  {printable(sample.key)}  {shown(sample.shard)}"
-        left_part = sheet.fit(left_part, max(1, screen.columns - sheet.cells(right_part)))
-        return left_part + " " * (screen.columns - sheet.cells(left_part) - sheet.cells(right_part)) + right_part
+        left_part = f" {self._position_words()}  {printable(sample.key)}  {shown(sample.shard)}"
+        left_part = sheet.fit_line(left_part, max(1, screen.columns - sheet.line_columns(right_part)))
+        return (
+            left_part
+            + " " * (screen.columns - sheet.line_columns(left_part) - sheet.line_columns(right_part))
+            + right_part
+        )
 
-    def _place(self) -> str:
+    def _position_words(self) -> str:
         """Return "N of TOTAL" for the current sample; without a total "N of READ+", or "N" if it was read last."""
         read, number = self._seen.count, self._number + 1
-        if self._seen.ended:
+        if self._seen.is_at_end:
             return f"{number:,} of {read:,}"
         if self._total is not None and self._total >= read:
             return f"{number:,} of {self._total:,}"
         return f"{number:,} of {read:,}+" if read > number else f"{number:,}"
 
-    def _foot(self, *lines: str) -> str:
-        """Return the text that draws *lines* in the last rows of the screen, reversed."""
+    def _draw_foot(self, *lines: str) -> str:
+        """Return the text that draws *lines* in the last rows of the screen, one a row, in reverse video."""
         screen, text = self._screen(), ""
         for row, line in enumerate(lines, screen.rows + 1 - len(lines)):
-            line = sheet.fit(line, screen.columns)
-            line += " " * (screen.columns - sheet.cells(line))
-            text += f"\x1b[{row};1H" + (sheet.styled(line, sheet.REVERSE) if screen.codes else line)
+            line = sheet.fit_line(line, screen.columns)
+            line += " " * (screen.columns - sheet.line_columns(line))
+            text += f"\x1b[{row};1H" + (sheet.add_style(line, sheet.REVERSE) if screen.codes else line)
         return text

@@ -1,6 +1,6 @@
 """Sections of a report: a table each, with bars. Here they are drawn on a terminal, by `html.cards` on a page.
 
-Names and values from archives are escaped by who makes a section, with `shortened`.
+Names and values from archives are escaped by who makes a section, with `shorten`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tartools.errors import printable
 from tartools.samples.kinds.sounds import BARS
-from tartools.show.sheet import cells
+from tartools.show.sheet import line_columns
 from tartools.show.terminal import Screen
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ class Section(NamedTuple):
     """A table of a report, drawn on a terminal or as a list with bars on a page.
 
     Attributes:
-      more: text below the table.
-      columns: their names, each after a sign: < left, > right, | bars. The first column names the rows.
-      rows: their cells: texts, or shares from 0 to 1, which become bars.
-      filters: on a page, the filter that finds the samples of each row; None if there is none.
+        more: text below the table.
+        columns: their names, each after a sign: < left, > right, | bars. The first column names the rows.
+        rows: their cells: texts, or shares from 0 to 1, which become bars.
+        filters: on a page, the filter that finds the samples of each row; None for a row without one.
 
     If the table is too wide for the terminal, bars are left out, then words are cut, then the last columns are left
     out.
@@ -46,9 +46,9 @@ class Section(NamedTuple):
         from rich.table import Table
         from rich.text import Text
 
-        rows = [[cell if isinstance(cell, str) else bar(cell) for cell in row] for row in self.rows]
+        rows = [[cell if isinstance(cell, str) else draw_bar(cell) for cell in row] for row in self.rows]
         below = list(zip(*rows, strict=True)) or [()] * len(self.columns)
-        wide = [max(map(cells, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
+        wide = [max(map(line_columns, (column[1:], *parts))) for column, parts in zip(self.columns, below, strict=True)]
         min_widths = [
             width if column[0] == ">" else min(width, MIN_WORD_CHARS)
             for column, width in zip(self.columns, wide, strict=True)
@@ -79,8 +79,11 @@ class Section(NamedTuple):
 Part = Section | tuple[str, str]  # of a report: a section, or a line and its style
 
 
-def drawn_report(parts: Iterable[Part], screen: Screen) -> str:
-    """Return the *parts* of a report as text, as wide as *screen*, with colours if it takes escape codes."""
+def draw_report(parts: Iterable[Part], screen: Screen) -> str:
+    """Return the *parts* of a report, sections and styled lines, as text, as wide as *screen*.
+
+    It has colours if *screen* takes escape codes, and no blanks at the ends of lines.
+    """
     from rich.console import Console
     from rich.text import Text
 
@@ -104,10 +107,10 @@ def drawn_report(parts: Iterable[Part], screen: Screen) -> str:
     return "".join(line.rstrip() + "\n" for line in captured.get().splitlines())
 
 
-def shortened(text: str, width: int = MAX_WORD_CHARS) -> str:
+def shorten(text: str, width: int = MAX_WORD_CHARS) -> str:
     r"""Return *text* on one line, escaped, and cut to *width* characters; a dash if it is empty.
 
-    >>> shortened("a\x1b[2J", 20), shortened("segmentation", 8), shortened("", 5)
+    >>> shorten("a\x1b[2J", 20), shorten("segmentation", 8), shorten("", 5)
     ('a\\x1b[2J', 'segment…', '-')
     """
     line = printable(text[: width + 1]) or "-"
@@ -115,21 +118,21 @@ def shortened(text: str, width: int = MAX_WORD_CHARS) -> str:
 
 
 def share_of(part: float, total: float) -> float:
-    """Return the share of *part* in *total*, from 0 to 1; 0 if both are 0."""
+    """Return *part* / *total*, from 0 to 1; 0 if both are 0."""
     return part / max(total, 1)
 
 
 def percent(part: int, total: int) -> str:
-    """Return *part* as a percentage of *total*, with one decimal: "12.5 %"."""
+    """Return *part* as a percentage of *total*, with one decimal: "12.5 %"; "0.0 %" of 0."""
     return f"{100 * part / max(total, 1):.1f} %"
 
 
-def bar(share: float, width: int = BAR_CHARS) -> str:
+def draw_bar(share: float, width: int = BAR_CHARS) -> str:
     """Return a bar of block characters for *share*, from 0 to 1; 1 fills *width* characters.
 
     A share above 0 is never empty.
 
-    >>> bar(1 / 2, 4), bar(1 / 64, 4), bar(0, 3)
+    >>> draw_bar(1 / 2, 4), draw_bar(1 / 64, 4), draw_bar(0, 3)
     ('██', '▏', '')
     """
     eighths = round(8 * width * share)
@@ -137,10 +140,10 @@ def bar(share: float, width: int = BAR_CHARS) -> str:
     return BAR_EIGHTHS[-1] * (eighths // 8) + (BAR_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
 
 
-def skyline(counts: Iterable[int]) -> str:
+def draw_skyline(counts: Iterable[int]) -> str:
     """Return *counts* as one line of vertical bars; the largest count fills the height, 0 is a blank.
 
-    >>> skyline([0, 1, 4, 8])
+    >>> draw_skyline([0, 1, 4, 8])
     ' ▁▄█'
     """
     counts = list(counts)

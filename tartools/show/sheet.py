@@ -51,7 +51,7 @@ class Tile(NamedTuple):
     @property
     def width(self) -> int:
         """The columns that the picture or its label take, whichever is wider."""
-        return max(self.columns, cells(self.label))
+        return max(self.columns, line_columns(self.label))
 
 
 class Block(NamedTuple):
@@ -65,23 +65,22 @@ class Block(NamedTuple):
     def width(self) -> int:
         """The columns that its title, tiles or lines take, whichever is widest."""
         tiles = sum(tile.width + PICTURE_GAP_COLUMNS for tile in self.tiles) - PICTURE_GAP_COLUMNS
-        return max(tiles, cells(self.title), *map(cells, self.lines))
+        return max(tiles, line_columns(self.title), *map(line_columns, self.lines))
 
 
-def rows_of_pictures(
+def draw_rows(
     samples: Iterable[Sample], screen: Screen, note: Callable[[Sample, bool], object] = lambda _sample, _broken: None
 ) -> Iterator[tuple[str, int, int]]:
-    """Yield (text that shows samples side by side on *screen*, count of these samples, lines that the text takes).
+    """Yield (text, count of samples, lines that the text takes), for as many *samples* as fit side by side on *screen*.
 
     *note*: called with each sample and True if a picture or sound in it is broken.
-
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NO_PROTOCOL:
         for sample in samples:
-            described = described_members(sample, screen)
+            described = describe_members(sample, screen)
             note(sample, is_broken(described))
-            lines_text = text.block(sample, described, bold=screen.codes)
+            lines_text = text.sample_text(sample, described, bold=screen.codes)
             yield lines_text, 1, sum(max(1, -(-len(line) // screen.columns)) for line in lines_text[:-1].split("\n"))
         return
     max_columns = min(
@@ -91,21 +90,21 @@ def rows_of_pictures(
     max_rows = min(MAX_PICTURE_ROWS, screen.rows - ROWS_AROUND_PICTURES)
     waiting: list[Block] = []
     for sample in samples:
-        described = described_members(sample, screen)
-        blocks = laid_out(sample, described, screen, max_columns, max_rows)
+        described = describe_members(sample, screen)
+        blocks = lay_out(sample, described, screen, max_columns, max_rows)
         note(sample, is_broken(described) or any(tile.broken for block in blocks for tile in block.tiles))
         lone = len(blocks) > 1 or not blocks[0].tiles
         used_columns = sum(block.width + PICTURE_GAP_COLUMNS for block in waiting)
         if waiting and (lone or used_columns + blocks[0].width > screen.columns):
-            yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
+            yield draw_row(waiting) + "\n", len(waiting), block_height(waiting, screen.columns) + 1
             waiting = []
         if lone:
-            lines = sum(height([block], screen.columns) for block in blocks)
-            yield "".join(drawn_row([block]) for block in blocks) + "\n", 1, lines + 1
+            lines = sum(block_height([block], screen.columns) for block in blocks)
+            yield "".join(draw_row([block]) for block in blocks) + "\n", 1, lines + 1
         else:
             waiting += blocks
     if waiting:
-        yield drawn_row(waiting) + "\n", len(waiting), height(waiting, screen.columns) + 1
+        yield draw_row(waiting) + "\n", len(waiting), block_height(waiting, screen.columns) + 1
 
 
 def is_broken(described: Described) -> bool:
@@ -113,20 +112,20 @@ def is_broken(described: Described) -> bool:
     return any(description.kind == "broken" for _, description in described)
 
 
-def height(blocks: Sequence[Block], columns: int) -> int:
+def block_height(blocks: Sequence[Block], columns: int) -> int:
     """Return the number of lines that *blocks* side by side take on a terminal of *columns*, which wraps long lines."""
     tallest = max((tile.rows + 1 for block in blocks for tile in block.tiles), default=0)
-    below = max(sum(max(1, -(-cells(line) // columns)) for line in block.lines) for block in blocks)
+    below = max(sum(max(1, -(-line_columns(line) // columns)) for line in block.lines) for block in blocks)
     return bool(blocks[0].title) + tallest + below
 
 
-def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
+def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     """Return (text that fills *screen* but its last row with *sample*, True if all of the sample fits).
 
     Pictures get the rows that the text leaves, but at least half of them. Text and pictures that do not fit are cut
     off.
     """
-    described = described_members(sample, screen)
+    described = describe_members(sample, screen)
     count = sum(description.kind == "picture" for _, description in described) if screen.protocol != NO_PROTOCOL else 0
     text_rows = sum(1 + len(description.lines) for _, description in described) - count
     free_rows = screen.rows - 1
@@ -140,16 +139,16 @@ def sheet_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     )
     max_rows = max(1, picture_rows // max(1, -(-count // across)) - 1)
     shown, fits = "", True
-    for block in laid_out(
+    for block in lay_out(
         sample, described, screen, (screen.columns + PICTURE_GAP_COLUMNS) // across - PICTURE_GAP_COLUMNS, max_rows
     ):
-        title, lines = fit(block.title, screen.columns), [fit(line, screen.columns) for line in block.lines]
+        title, lines = fit_line(block.title, screen.columns), [fit_line(line, screen.columns) for line in block.lines]
         free_rows -= bool(title) + (max(tile.rows for tile in block.tiles) + 1 if block.tiles else 0)
         if free_rows < 0:
             return shown, False
         fits = len(lines) <= free_rows
         lines = lines[:free_rows]
-        shown += drawn_row([Block(title, block.tiles, lines)], codes=screen.codes)
+        shown += draw_row([Block(title, block.tiles, lines)], codes=screen.codes)
     return shown, fits
 
 
@@ -159,7 +158,7 @@ def grid_size(screen: Screen) -> tuple[int, int]:
     return across, max(1, (screen.rows - 1) // (MIN_PICTURE_COLUMNS // 2))
 
 
-def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
+def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
     """Return text that fills *screen* but its last row with a thumbnail of each of *samples*, under its key.
 
     A thumbnail is the first picture, or else the beginning of the text. *marked_index*: the sample whose key is marked.
@@ -170,39 +169,41 @@ def grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
         max(1, (screen.rows - 1) // down - 2),
     )
     blocks = [
-        thumbnail(sample, screen, max_columns, max_rows, marked=number == marked_index)
+        make_thumbnail(sample, screen, max_columns, max_rows, marked=number == marked_index)
         for number, sample in enumerate(samples)
     ]
-    return "".join(drawn_row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
+    return "".join(draw_row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
 
 
-def thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
-    """Return *sample* as a block for `grid`: its key, then its first picture if *screen* draws it, else its fields.
+def make_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
+    """Return *sample* as a block for a grid: its key, then its first picture if *screen* draws it, else its fields.
 
     *max_columns*: width of the block. *max_rows*: height without the key. *marked*: highlight the key.
     """
     from rich.cells import set_cell_size
 
-    described = described_members(sample, screen)
+    described = describe_members(sample, screen)
     key = printable(sample.key)
-    while cells(key) > max_columns - 2:  # neighbours differ in the end of their keys
+    while line_columns(key) > max_columns - 2:  # neighbours differ in the end of their keys
         key = "…" + key[2:]
     title = set_cell_size(("> " if marked else "  ") + key, max_columns)
-    title = styled(title, REVERSE if marked and screen.codes else "")
+    title = add_style(title, REVERSE if marked and screen.codes else "")
     first = next((member for member, description in described if description.kind == "picture"), None)
     if first is None or screen.protocol == NO_PROTOCOL:
-        return Block(title, (), [*(fit(line, max_columns) for line in text.described_fields(described)[:max_rows]), ""])
-    drawn = tile(first, "", screen, max_columns, max_rows)
+        return Block(
+            title, (), [*(fit_line(line, max_columns) for line in text.describe_fields(described)[:max_rows]), ""]
+        )
+    drawn = draw_tile(first, "", screen, max_columns, max_rows)
     lines = drawn.lines[:max_rows]  # a message can be longer
     return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, max_rows), label="")], ())
 
 
-def described_members(sample: Sample, screen: Screen) -> Described:
+def describe_members(sample: Sample, screen: Screen) -> Described:
     """Return (member, description) for each member of *sample*. Decodes pictures if *screen* will not draw them."""
     return [(member, describe(member, decode=screen.protocol == NO_PROTOCOL)) for member in sample.members]
 
 
-def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
+def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
     """Return *sample* as blocks whose pictures fit side by side into the width of *screen*.
 
     *members*: its members with their descriptions. A picture and its label take at most *max_columns* columns, a
@@ -214,17 +215,17 @@ def laid_out(sample: Sample, members: Described, screen: Screen, max_columns: in
         (drawn if pair[1].kind == "picture" and screen.protocol != NO_PROTOCOL else described).append(pair)
     bands: list[list[Tile]] = [[]]
     for member, description in drawn:
-        next_tile = tile(member, description.what, screen, max_columns, max_rows)
+        next_tile = draw_tile(member, description.what, screen, max_columns, max_rows)
         if bands[-1] and sum(tile.width + PICTURE_GAP_COLUMNS for tile in bands[-1]) + next_tile.width > screen.columns:
             bands.append([])
         bands[-1].append(next_tile)
     blocks = [Block("", band, ()) for band in bands]
     blocks[0] = blocks[0]._replace(title=printable(sample.key))
-    blocks[-1] = blocks[-1]._replace(lines=text.described_fields(described))
+    blocks[-1] = blocks[-1]._replace(lines=text.describe_fields(described))
     return blocks
 
 
-def tile(member: Member, description: str, screen: Screen, max_columns: int, max_rows: int) -> Tile:
+def draw_tile(member: Member, description: str, screen: Screen, max_columns: int, max_rows: int) -> Tile:
     """Return the tile of the picture *member* for *screen*; if it can't be decoded, a message in a frame.
 
     *description*: text for the label. *max_columns*, *max_rows*: the largest size, in cells.
@@ -235,29 +236,31 @@ def tile(member: Member, description: str, screen: Screen, max_columns: int, max
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # as `decoded` says
-        lines = framed(decoding.reason(error), min(max_columns, MESSAGE_COLUMNS))
+        lines = draw_frame(decoding.reason(error), min(max_columns, MESSAGE_COLUMNS))
         broken = not isinstance(error, decoding.TooLargeError)
-        return Tile(cells(lines[0]), len(lines), lines, "", fit(f"  {name}  {member.size:,} B", max_columns), broken)
-    label = fit(f"  {name}  {member.size:,} B  {description}", max_columns)
-    columns, height = in_cells(picture.size, max_columns, max_rows)
+        return Tile(
+            line_columns(lines[0]), len(lines), lines, "", fit_line(f"  {name}  {member.size:,} B", max_columns), broken
+        )
+    label = fit_line(f"  {name}  {member.size:,} B  {description}", max_columns)
+    columns, height = fit_cells(picture.size, max_columns, max_rows)
     if screen.protocol == BLOCKS:
-        lines = graphics.half_blocks(picture, columns, height, exact=screen.exact)
+        lines = graphics.draw_half_blocks(picture, columns, height, exact=screen.exact)
         return Tile(columns, height, lines, "", label)
     if screen.protocol == KITTY:
-        drawing = graphics.kitty(picture, columns, height)
+        drawing = graphics.encode_kitty(picture, columns, height)
     elif screen.protocol == ITERM:
-        drawing = graphics.iterm(picture, columns, height)
+        drawing = graphics.encode_iterm(picture, columns, height)
     else:
-        drawing = graphics.sixel(picture, columns * screen.cell[0], height * screen.cell[1])
+        drawing = graphics.encode_sixel(picture, columns * screen.cell[0], height * screen.cell[1])
     return Tile(columns, height, (), drawing, label)
 
 
-def in_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[int, int]:
+def fit_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[int, int]:
     """Return (columns, rows) of cells for a picture of *size* (width, height) in pixels, within the given maxima.
 
     There is at most one column per pixel. A cell counts as twice as high as it is wide.
 
-    >>> in_cells((500, 375), 40, 20), in_cells((375, 500), 40, 20), in_cells((28, 28), 40, 20)
+    >>> fit_cells((500, 375), 40, 20), fit_cells((375, 500), 40, 20), fit_cells((28, 28), 40, 20)
     ((40, 15), (30, 20), (28, 14))
     """
     width, height = size
@@ -265,28 +268,28 @@ def in_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[in
     return columns, max(1, min(max_rows, round(columns * height / width / 2)))
 
 
-def drawn_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
+def draw_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     """Return the text that draws *blocks* side by side, from the start of a line on; the cursor ends below them.
 
-    *codes*: style titles and labels by escape codes. Pictures are drawn after the lines that leave space for them,
-    because the screen may scroll by these.
+    *codes*: True to style titles and labels by escape codes. Pictures are drawn after the lines that leave space for
+    them, because the screen may scroll by these.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
-    columns = [written_block(block, tallest, codes) for block in blocks]
+    columns = [block_lines(block, tallest, codes) for block in blocks]
     widths = [block.width for block in blocks]
     lines = [in_columns(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
     top = tallest + bool(blocks[0].title)
-    return "".join([*lines[:top], drawings(blocks, tallest), *lines[top:]])
+    return "".join([*lines[:top], draw_pictures(blocks, tallest), *lines[top:]])
 
 
-def written_block(block: Block, tallest: int, codes: bool) -> list[str]:
+def block_lines(block: Block, tallest: int, codes: bool) -> list[str]:
     """Return the lines of *block*, blank where pictures will be drawn; styled, if escape *codes* are allowed.
 
     All labels are below the *tallest* picture of the neighbours, a number of rows.
     """
-    lines = [styled(block.title, BOLD if codes else "")] if block.title else []
+    lines = [add_style(block.title, BOLD if codes else "")] if block.title else []
     columns = [
-        [*tile.lines, *[""] * (tallest - len(tile.lines)), styled(tile.label, DIM if codes else "")]
+        [*tile.lines, *[""] * (tallest - len(tile.lines)), add_style(tile.label, DIM if codes else "")]
         for tile in block.tiles
     ]
     widths = [tile.width for tile in block.tiles]
@@ -294,7 +297,7 @@ def written_block(block: Block, tallest: int, codes: bool) -> list[str]:
     return [*lines, *block.lines]
 
 
-def drawings(blocks: Sequence[Block], tallest: int) -> str:
+def draw_pictures(blocks: Sequence[Block], tallest: int) -> str:
     """Return the code that draws the pictures of *blocks* into the rows above the cursor, which stays.
 
     *tallest*: rows of the highest picture.
@@ -313,16 +316,16 @@ def drawings(blocks: Sequence[Block], tallest: int) -> str:
 
 def in_columns(widths: Sequence[int], parts: Sequence[str]) -> str:
     """Return *parts* on one line, each padded to its number of columns in *widths*, without blanks at the end."""
-    padded = (part + " " * (width - cells(part)) for width, part in zip(widths, parts, strict=True))
+    padded = (part + " " * (width - line_columns(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * PICTURE_GAP_COLUMNS).join(padded).rstrip(" ")
 
 
-def styled(line: str, code: str) -> str:
+def add_style(line: str, code: str) -> str:
     """Return *line* between the escape *code* and the code that resets it; unchanged if either is empty."""
     return f"{code}{line}{STYLE_END}" if line and code else line
 
 
-def framed(message: str, width: int) -> list[str]:
+def draw_frame(message: str, width: int) -> list[str]:
     """Return *message* in a frame, as lines of *width* columns."""
     import textwrap
 
@@ -333,10 +336,10 @@ def framed(message: str, width: int) -> list[str]:
     return [f"┌{'─' * (width - 2)}┐", *inner, f"└{'─' * (width - 2)}┘"]
 
 
-def cells(line: str) -> int:
+def line_columns(line: str) -> int:
     r"""Return the columns that *line* takes on a terminal; colours take none.
 
-    >>> cells("ab"), cells("日本"), cells("\x1b[1mab\x1b[0m")
+    >>> line_columns("ab"), line_columns("日本"), line_columns("\x1b[1mab\x1b[0m")
     (2, 4, 2)
     """
     from rich.cells import cell_len
@@ -344,12 +347,12 @@ def cells(line: str) -> int:
     return cell_len(re.sub("\x1b\\[[0-9;]*m", "", line))
 
 
-def fit(line: str, width: int) -> str:
+def fit_line(line: str, width: int) -> str:
     """Return *line*, cut to *width* columns and an ellipsis if it is longer.
 
-    >>> fit("abcdef", 4), fit("abcd", 4)
+    >>> fit_line("abcdef", 4), fit_line("abcd", 4)
     ('abc…', 'abcd')
     """
     from rich.cells import set_cell_size
 
-    return line if cells(line) <= width else set_cell_size(line, width - 1) + "…"
+    return line if line_columns(line) <= width else set_cell_size(line, width - 1) + "…"

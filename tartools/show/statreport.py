@@ -11,7 +11,7 @@ from typing import Any
 
 from tartools.errors import in_units, printable, several, shown
 from tartools.samples.account import SORT_HINT
-from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, percent, share_of, shortened, skyline
+from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, draw_skyline, percent, share_of, shorten
 from tartools.stages.summary import BUCKET_BITS, Distribution, FieldSummary, Summary
 
 Facts = Mapping[str, Any]
@@ -29,7 +29,7 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
     Keys: samples, members, bytes, shards, and fields and combinations of fields, None if there are too many. *size*:
     bytes of the shards, decompressed. *torn*: keys that return later in their shard.
     """
-    combinations = by_count({fields: tally.count for fields, tally in summary.combinations.items()})
+    combinations = sort_by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     facts = {
         "samples": summary.samples,
         "members": summary.members,
@@ -40,7 +40,7 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
             "padding": summary.padding,
             "other": size - summary.stored,
         },
-        "shards": balance(summary.shards, urls),
+        "shards": balance_facts(summary.shards, urls),
         "fields": None
         if summary.many_fields
         else [facts_of_field(name, field, summary, torn) for name, field in summary.fields.items()],
@@ -66,7 +66,7 @@ def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, 
 
 def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
     """Return the facts of --json about the classes of *field*: how many, their counts, and how many are too long."""
-    counts = None if field.classes is None else by_count(field.classes)
+    counts = None if field.classes is None else sort_by_count(field.classes)
     return {"values": None if counts is None else len(counts), "counts": counts, "long": field.long}
 
 
@@ -94,17 +94,17 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
             "p95": field.sizes.quantile(95),
             "max": field.sizes.maximum,
         },
-        "histogram": histogram(field.sizes),
+        "histogram": count_bins(field.sizes),
     }
     if field.classes != {} or field.long:
         facts["classes"] = facts_of_classes(field)
     if field.pictures:
         pictures = field.pictures
         facts["pictures"] = {
-            "formats": by_count(pictures.formats or {}),
-            "sizes": None if pictures.sizes is None else by_count(pictures.sizes),
-            "width": spread(pictures.widths),
-            "height": spread(pictures.heights),
+            "formats": sort_by_count(pictures.formats or {}),
+            "sizes": None if pictures.sizes is None else sort_by_count(pictures.sizes),
+            "width": spread_facts(pictures.widths),
+            "height": spread_facts(pictures.heights),
             "broken": pictures.broken.count,
             "broken_in": pictures.broken.first[0] if pictures.broken.first else None,
             "why": pictures.why,
@@ -113,14 +113,17 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
     return facts
 
 
-def spread(numbers: Distribution) -> dict[str, int | None]:
+def spread_facts(numbers: Distribution) -> dict[str, int | None]:
     """Return the minimum, median and maximum of *numbers* as a dict; None for each if there are no numbers."""
     has_numbers = numbers.minimum is not None
     return {"min": numbers.minimum, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.maximum}
 
 
-def histogram(numbers: Distribution) -> list[int]:
-    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, on a logarithmic scale."""
+def count_bins(numbers: Distribution) -> list[int]:
+    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, on a logarithmic scale.
+
+    *numbers* may not be empty. Bins are groups of buckets.
+    """
     counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
     counts = [0] * min(HISTOGRAM_STEPS, buckets)
@@ -139,12 +142,12 @@ def bucket_number(low: int) -> int:
     return (shift << BUCKET_BITS - 1) + (low >> shift)
 
 
-def by_count(counts: dict[str, int]) -> dict[str, int]:
+def sort_by_count(counts: dict[str, int]) -> dict[str, int]:
     """Return *counts* sorted, the largest first; equal ones by their key."""
     return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def balance(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
+def balance_facts(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
     """Return the facts of --json about the distribution of samples and bytes over the shards *urls*.
 
     Keys: count; samples and bytes (min, median, max); smallest and largest shard (url, samples, bytes).
@@ -163,7 +166,7 @@ def balance(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[st
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts*, one per line: the subject, a colon, numbers without units or separators."""
+    """Yield the *facts* of `tarstat --json`, one per line: subject, colon, numbers without units or separators."""
     size, shards = facts["bytes"], facts["shards"]
     yield f"shards: {shards['count']}"
     yield f"samples: {facts['samples']}"
@@ -175,7 +178,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
         for quantity in ("samples", "bytes"):
             counts = shards[quantity]
             yield f"{quantity} per shard: {counts['min']} to {counts['max']}, median {counts['median']}"
-        if uneven(shards):
+        if is_uneven(shards):
             for quantity in ("smallest", "largest"):
                 shard = shards[quantity]
                 yield f"{quantity} shard: {shard['url']}, {shard['samples']} samples, {shard['bytes']} bytes"
@@ -184,16 +187,16 @@ def plain_lines(facts: Facts) -> Iterator[str]:
     for field in facts["fields"] or ():
         yield from field_lines(field, facts["samples"])
     for values in facts.get("values", ()):
-        name = shortened(values["field"])
+        name = shorten(values["field"])
         if values["missing"]:
-            first = shortened(values["missing_in"])
+            first = shorten(values["missing_in"])
             yield f"missing {name}: {values['missing']} of {facts['samples']} samples, first {first}"
         yield from class_lines(name, values["classes"])
     if facts["combinations"] is None:
         yield f"combinations: {TOO_MANY_VALUES}"
     elif len(facts["combinations"]) > 1:
         for combination in facts["combinations"]:
-            yield f"combination {together(combination['fields'])}: {combination['samples']} samples"
+            yield f"combination {join_names(combination['fields'])}: {combination['samples']} samples"
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
@@ -201,14 +204,14 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
 
     *field*: its facts, as `facts_of_field` returns them.
     """
-    name, sizes = shortened(field["field"]), field["sizes"]
+    name, sizes = shorten(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
         f"median {sizes['median']}, 90 % of them {sizes['p5']} to {sizes['p95']}"
     )
     if field["missing"]:
-        yield f"missing {name}: {field['missing']} of {samples} samples, first {shortened(field['missing_in'])}"
-        yield from (f"missing {name} in: {key}" for key in keys(field["missing_keys"] or ()))
+        yield f"missing {name}: {field['missing']} of {samples} samples, first {shorten(field['missing_in'])}"
+        yield from (f"missing {name} in: {key}" for key in shorten_keys(field["missing_keys"] or ()))
         if field["torn"] is not None:
             yield f"torn {name}: {torn_words(field)}"
     if pictures := field.get("pictures"):
@@ -221,7 +224,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
             yield f"picture size {name} {size}: {count}"
         if pictures["broken"]:
             yield f"broken {name}: {broken_in_words(pictures)}"
-            yield from (f"broken {name} in: {key}" for key in keys(pictures["broken_keys"]))
+            yield from (f"broken {name} in: {key}" for key in shorten_keys(pictures["broken_keys"]))
     if classes := field.get("classes"):
         yield from class_lines(name, classes)
 
@@ -230,13 +233,13 @@ def class_lines(name: str, classes: Facts) -> Iterator[str]:
     """Yield the facts of the *classes* of the field or column *name*, one per line."""
     yield f"classes {name}: {TOO_MANY_VALUES if classes['values'] is None else classes['values']}"
     for value, count in (classes["counts"] or {}).items():
-        yield f"class {name} {shortened(value)}: {count}"
+        yield f"class {name} {shorten(value)}: {count}"
     if classes["long"]:
         yield f"no classes {name}: {classes['long']} values longer than 256 bytes"
 
 
 def sides_in_words(pictures: Facts) -> str:
-    """Return the widths and heights of *pictures* in words: minimum, maximum and median."""
+    """Return the widths and heights in *pictures*, the facts of a field, in words: minimum, maximum and median."""
     return ", ".join(
         f"{side} {range_facts['min']} to {range_facts['max']}, median {range_facts['median']}"
         if range_facts["min"] != range_facts["max"]
@@ -246,32 +249,35 @@ def sides_in_words(pictures: Facts) -> str:
 
 
 def broken_in_words(pictures: Facts) -> str:
-    """Return the number of broken *pictures*, and the key of the first and the reason, in words."""
-    return f"{pictures['broken']}, first {shortened(pictures['broken_in'])} ({pictures['why']})"
+    """Return the number of broken pictures in *pictures*, the facts of a field, with the first key and its reason."""
+    return f"{pictures['broken']}, first {shorten(pictures['broken_in'])} ({pictures['why']})"
 
 
-def keys(first_keys: Sequence[str]) -> list[str]:
+def shorten_keys(first_keys: Sequence[str]) -> list[str]:
     """Return up to 20 of *first_keys*, escaped and shortened for a report."""
-    return [shortened(key) for key in first_keys[:MAX_PLACES_LISTED]]
+    return [shorten(key) for key in first_keys[:MAX_PLACES_LISTED]]
 
 
 def torn_words(field: Facts) -> str:
-    """Return the sentence that a sample without *field* has its key again later in the shard, with advice to sort."""
-    return f"{shortened(field['torn'])} comes back in its shard; {SORT_HINT}"
+    """Return the sentence that a sample without *field* has its key again later in the shard, with advice to sort.
+
+    *field*: the facts of a field; its "torn" is the key.
+    """
+    return f"{shorten(field['torn'])} comes back in its shard; {SORT_HINT}"
 
 
-def uneven(shards: Facts) -> bool:
-    """True if the smallest and the largest of *shards* differ in bytes."""
+def is_uneven(shards: Facts) -> bool:
+    """True if the smallest and the largest shard differ in bytes; *shards*: facts from `balance_facts`."""
     return bool(shards["smallest"]["bytes"] != shards["largest"]["bytes"])
 
 
-def together(fields: Iterable[str]) -> str:
+def join_names(fields: Iterable[str]) -> str:
     """Return the names of *fields*, escaped and shortened, separated by blanks."""
-    return " ".join(shortened(name) for name in fields)
+    return " ".join(shorten(name) for name in fields)
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* as parts of a report on a terminal: pairs (line, its style), and `Section` tables."""
+    """Yield the *facts* of `tarstat --json` as parts of a report: pairs (line, its style), and `Section` tables."""
     size, shards = facts["bytes"], facts["shards"]
     yield (
         f"{several(shards['count'], 'shard')}, {several(facts['samples'], 'sample')}, "
@@ -300,7 +306,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
         yield Section(f"{TOO_MANY_VALUES}: all that follows the first dot of a name is its field", ("<Fields",), ())
         return
     note_below = f"and {len(fields) - MAX_FIELD_ROWS:,} more; --json has all" if len(fields) > MAX_FIELD_ROWS else ""
-    shown = [(shortened(field["field"], MAX_NAME_CHARS), field) for field in fields[:MAX_FIELD_ROWS]]
+    shown = [(shorten(field["field"], MAX_NAME_CHARS), field) for field in fields[:MAX_FIELD_ROWS]]
     total = facts["bytes"]["payloads"]
     rows = [
         (
@@ -317,7 +323,7 @@ def field_tables(facts: Facts) -> Iterator[Section]:
         yield Section(note_below, ("<Fields", ">samples", ">missing", ">bytes", ">share", "|"), rows)
         columns = ("min", "p5", "median", "p95", "max")
         sizes = [
-            (name, *(in_units(field["sizes"][column]) for column in columns), skyline(field["histogram"]))
+            (name, *(in_units(field["sizes"][column]) for column in columns), draw_skyline(field["histogram"]))
             for name, field in shown
         ]
         yield Section("", ("<Sizes", ">min", ">5 %", ">median", ">95 %", ">max", "|"), sizes)
@@ -338,7 +344,9 @@ def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "")
         f"and {count - MAX_PLACES_LISTED:,} more; --json has all" if first_keys and count > MAX_PLACES_LISTED else ""
     )
     if first_keys or note:
-        yield Section("\n".join(filter(None, (count_note, note))), (f"<{title}",), [(key,) for key in keys(first_keys)])
+        yield Section(
+            "\n".join(filter(None, (count_note, note))), (f"<{title}",), [(key,) for key in shorten_keys(first_keys)]
+        )
 
 
 def picture_table(name: str, pictures: Facts) -> Section:
@@ -371,11 +379,11 @@ def class_tables(facts: Facts) -> Iterator[Section]:
                 notes.append(f"{several(field['missing'], 'sample')} without a value")
             max_count = counts[0][1] if counts else 1
             rows = [
-                (shortened(value, 2 * MAX_NAME_CHARS), f"{n:,}", share_of(n, max_count))
+                (shorten(value, 2 * MAX_NAME_CHARS), f"{n:,}", share_of(n, max_count))
                 for value, n in counts[:MAX_TABLE_ROWS]
             ]
             yield Section(
-                "\n".join(notes), (f"<Classes {shortened(field['field'], MAX_NAME_CHARS)}", ">count", "|"), rows
+                "\n".join(notes), (f"<Classes {shorten(field['field'], MAX_NAME_CHARS)}", ">count", "|"), rows
             )
 
 
@@ -387,7 +395,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
             (
                 f"{combination['samples']:,}",
                 share_of(combination["samples"], facts["samples"]),
-                together(combination["fields"]),
+                join_names(combination["fields"]),
             )
             for combination in (combinations or ())[:MAX_TABLE_ROWS]
         ]
@@ -411,25 +419,27 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
             ("samples", *(f"{samples[column]:,}" for column in columns)),
             ("bytes", *(in_units(sizes[column]) for column in columns)),
         ]
-        notes = [f"{extreme} {shortened(shards[extreme]['url'])}" for extreme in ("smallest", "largest")]
-        yield Section("\n".join(notes if uneven(shards) else []), ("<Shards", *(f">{name}" for name in columns)), rows)
+        notes = [f"{extreme} {shorten(shards[extreme]['url'])}" for extreme in ("smallest", "largest")]
+        yield Section(
+            "\n".join(notes if is_uneven(shards) else []), ("<Shards", *(f">{name}" for name in columns)), rows
+        )
 
 
-def flaws(summary: Summary) -> Iterator[str]:
+def flaw_lines(summary: Summary) -> Iterator[str]:
     """Yield a line about samples that are broken, and one for each field that most samples have and some lack."""
     if broken := summary.findings.get("broken"):
-        yield flaw("broken", broken.count, broken.first, summary.samples)
+        yield flaw_line("broken", broken.count, broken.first, summary.samples)
     if summary.many_combinations:
         return
     counts = {tuple(fields.split("/")): tally.count for fields, tally in summary.combinations.items()}
     for name in sorted(set[str]().union(*counts)):
         lacking = sum(count for fields, count in counts.items() if name not in fields)
         if lacking and 2 * lacking < summary.samples:
-            yield flaw(f"without {name or '-'}", lacking, summary.keys_lacking(name) or (), summary.samples)
+            yield flaw_line(f"without {name or '-'}", lacking, summary.keys_lacking(name) or (), summary.samples)
 
 
-def flaw(description: str, count: int, keys: Sequence[str], samples: int) -> str:
-    """Return the line that *count* of *samples* samples have the flaw *description*, with their first *keys*."""
+def flaw_line(description: str, count: int, keys: Sequence[str], samples: int) -> str:
+    """Return the line that *count* of *samples* samples have the flaw *description*, with the first *keys* of these."""
     rest_note = f", and {count - len(keys):,} more" if count > len(keys) else ""
     listed = ", ".join(printable(key) for key in keys)
     return f"{description}: {count:,} of {several(samples, 'sample')}: {listed}{rest_note}"

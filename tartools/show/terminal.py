@@ -2,7 +2,7 @@
 
 Environment variables tell the protocol. The terminal itself is never queried: a query would have to write to
 it, wait for an answer that may not come, and read keys meant for others. Keys come from /dev/tty, so that stdin can be
-the archive. `taken_over` fills the screen, and restores the terminal however its block ends, also by an exception or a
+the archive. `take_over` fills the screen, and restores the terminal however its block ends, also by an exception or a
 signal, and while the process is stopped by Ctrl-Z.
 """
 
@@ -63,12 +63,11 @@ class Screen(NamedTuple):
     cell: tuple[int, int] = DEFAULT_CELL_PIXELS
 
 
-def screen(protocol: str = AUTO) -> Screen:
+def detect_screen(protocol: str = AUTO) -> Screen:
     """Return the screen of stdout. *protocol*: how to draw pictures, one of `PROTOCOLS`.
 
-    If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess`. There are
-    no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb.
-
+    If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess_protocol`.
+    There are no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb.
     Raises: UsageError if the variable is not one of `PROTOCOLS`.
     """
     terminal = os.isatty(1)
@@ -78,17 +77,17 @@ def screen(protocol: str = AUTO) -> Screen:
         if protocol not in PROTOCOLS:
             raise UsageError(f"{PROTOCOL_VARIABLE} is {protocol!r}; it can be {', '.join(PROTOCOLS)}")
     if protocol == AUTO:
-        protocol = guess(os.environ) if codes else NO_PROTOCOL
+        protocol = guess_protocol(os.environ) if codes else NO_PROTOCOL
     exact = os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit")
-    return Screen(protocol, exact, codes or protocol != NO_PROTOCOL, *size())
+    return Screen(protocol, exact, codes or protocol != NO_PROTOCOL, *terminal_size())
 
 
-def guess(environment: Mapping[str, str]) -> str:
+def guess_protocol(environment: Mapping[str, str]) -> str:
     """Return the best protocol for pictures (one of PROTOCOLS) of the terminal that *environment* describes.
 
     *environment*: environment variables. It is half blocks if the terminal is unknown, or inside tmux and screen.
 
-    >>> guess({"TERM": "xterm-kitty"}), guess({"TERM": "xterm-256color", "LC_TERMINAL": "iTerm2"})
+    >>> guess_protocol({"TERM": "xterm-kitty"}), guess_protocol({"TERM": "xterm-256color", "LC_TERMINAL": "iTerm2"})
     ('kitty', 'iterm')
     """
     term = environment.get("TERM", "")
@@ -107,7 +106,7 @@ def guess(environment: Mapping[str, str]) -> str:
     return KITTY if konsole or "KITTY_WINDOW_ID" in environment else BLOCKS
 
 
-def size() -> tuple[int, int, tuple[int, int]]:
+def terminal_size() -> tuple[int, int, tuple[int, int]]:
     """Return (columns, rows, (width, height) of a character in pixels) of the terminal; 80 by 24 if unknown.
 
     COLUMNS and LINES override the system's size of the terminal of stdout, or else (stdout is a pager) of stderr or
@@ -125,12 +124,12 @@ def size() -> tuple[int, int, tuple[int, int]]:
         min(MAX_CELL_PIXELS, pixels // max(1, cells)) for pixels, cells in ((across, columns), (down, rows))
     )
     cell = (across, down) if min(across, down) >= MIN_CELL_PIXELS else DEFAULT_CELL_PIXELS
-    columns = _number("COLUMNS") or columns or DEFAULT_COLUMNS
-    rows = _number("LINES") or rows or DEFAULT_ROWS
+    columns = _number_in_environment("COLUMNS") or columns or DEFAULT_COLUMNS
+    rows = _number_in_environment("LINES") or rows or DEFAULT_ROWS
     return max(MIN_COLUMNS, columns), max(MIN_ROWS, rows), cell
 
 
-def _number(variable: str) -> int:
+def _number_in_environment(variable: str) -> int:
     """Return the number in the environment *variable*; 0 if it is not a number of up to four digits."""
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 5 else 0
@@ -164,9 +163,9 @@ KEY_NAMES = {
 
 
 class Keyboard:
-    """The terminal of this process, opened for itself: reads keys and shows text while `taken_over` holds it.
+    """The terminal of this process, opened for itself: reads keys and shows text while `take_over` holds it.
 
-    *wake*: file descriptor of a pipe; a byte written there makes `key` return REDRAW_KEY.
+    *wake*: file descriptor of a pipe; a byte written there makes `read_key` return REDRAW_KEY.
     """
 
     def __init__(self) -> None:
@@ -176,17 +175,17 @@ class Keyboard:
         except OSError:
             raise UsageError("-i needs a terminal to read keys from") from None
         self._before = termios.tcgetattr(self._fd)
-        self._woken, self.wake = os.pipe()  # any byte in this pipe makes `key` return REDRAW_KEY
+        self._woken, self.wake = os.pipe()  # any byte in this pipe makes `read_key` return REDRAW_KEY
         os.set_blocking(self.wake, False)
         self._typed = b""
 
-    def take(self) -> None:
+    def take_over(self) -> None:
         """Take the terminal over: an empty screen, keys one by one, no echo; Ctrl-C and Ctrl-Z stay signals."""
         tty.setcbreak(self._fd, termios.TCSANOW)
         self.write(ENTER_SCREEN)
 
-    def give_back(self) -> None:
-        """Restore the mode and the screen that the terminal had, if it still exists."""
+    def restore(self) -> None:
+        """Restore the mode and the screen that the terminal had before `take_over`, if it still exists."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
             self.write(LEAVE_SCREEN)
@@ -201,7 +200,7 @@ class Keyboard:
         while data:
             data = data[os.write(self._fd, data) :]
 
-    def key(self) -> str:
+    def read_key(self) -> str:
         """Wait for a key; return its character or its name, such as "page down".
 
         It returns `REDRAW_KEY` if the screen must be drawn again, "escape" if the terminal no longer exists.
@@ -224,8 +223,8 @@ class Keyboard:
         text = match[0].decode("latin-1")
         return KEY_NAMES.get(text, text)
 
-    def waiting(self) -> bool:
-        """True if a key was pressed that `key` has not returned yet."""
+    def has_key(self) -> bool:
+        """True if a key was pressed that `read_key` has not returned yet."""
         return bool(self._typed or select.select([self._fd], [], [], 0)[0])
 
     def _read(self) -> bytes:
@@ -236,8 +235,8 @@ class Keyboard:
 
 
 @contextmanager
-def taken_over() -> Iterator[Keyboard]:
-    """Take over the terminal of this process while the block runs, and restore it however the block ends.
+def take_over() -> Iterator[Keyboard]:
+    """Take over the terminal of this process for the body of `with`, and restore it however the body ends.
 
     It is restored while the process is stopped by Ctrl-Z, too. Only for the main thread. Raises: UsageError if the
     process has no terminal.
@@ -246,14 +245,14 @@ def taken_over() -> Iterator[Keyboard]:
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         """Handle Ctrl-Z: restore the terminal, stop this process; take the terminal over once it continues."""
-        keyboard.give_back()
+        keyboard.restore()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)  # returns when the process is continued
         signal.signal(signal.SIGTSTP, stop)
-        keyboard.take()
+        keyboard.take_over()
 
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTSTP, signal.SIGWINCH, signal.SIGALRM)}
-    # Every signal wakes `key`, even one that arrives just before `key` begins to wait.
+    # Every signal wakes `read_key`, even one that arrives just before `read_key` begins to wait.
     woken = signal.set_wakeup_fd(keyboard.wake, warn_on_full_buffer=False)
     try:
         if handlers[signal.SIGTSTP] != signal.SIG_IGN:  # ignored: the shell has no job control
@@ -261,11 +260,11 @@ def taken_over() -> Iterator[Keyboard]:
         signal.signal(signal.SIGWINCH, lambda *_: None)
         if callable(handlers[signal.SIGALRM]):  # the progress bar must not draw
             signal.signal(signal.SIGALRM, lambda *_: None)
-        keyboard.take()
+        keyboard.take_over()
         yield keyboard
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(woken)
-        keyboard.give_back()
+        keyboard.restore()
         keyboard.close()

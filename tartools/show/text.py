@@ -10,17 +10,17 @@ from tartools.samples.sample import Sample, field_name
 from tartools.tar import Member
 
 
-def block(sample: Sample, described: Iterable[tuple[Member, Description]], *, bold: bool = False) -> str:
+def sample_text(sample: Sample, described: Iterable[tuple[Member, Description]], *, bold: bool = False) -> str:
     """Return the lines that show *sample*: its key, its fields, an empty line; *bold* sets the key in bold.
 
     *described*: its members with their descriptions. Control characters in keys, fields and texts are escaped, so that
     a file cannot control the terminal.
     """
     title = printable(sample.key)
-    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *described_fields(described)]) + "\n\n"
+    return "\n".join([f"\x1b[1m{title}\x1b[0m" if bold else title, *describe_fields(described)]) + "\n\n"
 
 
-def described_fields(described: Iterable[tuple[Member, Description]]) -> list[str]:
+def describe_fields(described: Iterable[tuple[Member, Description]]) -> list[str]:
     """Return a line for each of the *described* members: field, size and description, in columns.
 
     Below it are the lines of its text, if it has any.

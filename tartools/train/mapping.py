@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tartools.errors import byte_size, shown
-from tartools.run.engines import Answer, Processes, held, results
+from tartools.run.engines import Answer, Processes, collect_results, results
 from tartools.samples.account import Account
 from tartools.storage.expand import expand
 from tartools.storage.pool import Engine, Threads, windowed
@@ -106,17 +106,17 @@ def _calling(
     if engine == "ray":
         from tartools.run import ray as cluster
 
-        with cluster.connected(address) as ray:
-            cpus = cluster.cores_for(ray, cpus, Account())
-            workers = workers or cluster.room_for(ray, cpus)
-            yield cluster.packing_tasks(ray, work, workers, cpus, retries), workers
+        with cluster.connect_cluster(address) as ray:
+            cpus = cluster.limit_cores(ray, cpus, Account())
+            workers = workers or cluster.count_slots(ray, cpus)
+            yield cluster.make_packing_engine(ray, work, workers, cpus, retries), workers
         return
     workers = workers or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     if engine == "processes":
         yield Processes(work, workers, retries), workers
     else:
         stopped = threading.Event()
-        yield Threads(workers, lambda item: held(work, item, stopped.is_set), stopped.set), workers
+        yield Threads(workers, lambda item: collect_results(work, item, stopped.is_set), stopped.set), workers
 
 
 @contextmanager

@@ -71,8 +71,8 @@ class ZipDataset(Dataset[Any]):
         account = Account()  # warnings go to `warnings`
         for zip_file in self._zips:
             zipped = zip_file.zipped()
-            if zipped.others:
-                name, kind = zipped.others[0]
+            if zipped.specials:
+                name, kind = zipped.specials[0]
                 raise SampleError(f"the member {name!r} is a {kind}, which has no payload", url=zip_file.url)
             zipped.report(account, True)
         self._ends = [*accumulate(len(zip_file.zipped()) for zip_file in self._zips)]
@@ -91,13 +91,13 @@ class ZipDataset(Dataset[Any]):
         """
         guard_worker()
         zip_file, number = self._place(index)
-        return self.chooser(zip_file.sample(number, self.chooser.needed))
+        return self.chooser(zip_file.read_sample(number, self.chooser.needed))
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the samples numbered *indices*, decoded, in this order."""
         guard_worker()
         samples = [
-            partial(zip_file.sample, number, self.chooser.needed) for zip_file, number in map(self._place, indices)
+            partial(zip_file.read_sample, number, self.chooser.needed) for zip_file, number in map(self._place, indices)
         ]
         if all(zip_file.is_local for zip_file in self._zips):
             return [self.chooser(sample()) for sample in samples]
@@ -152,7 +152,7 @@ class _Zip:
                 self._zipped = zipped
         return self._zipped
 
-    def sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
+    def read_sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
         """Return sample *number* as a dict of webdataset. *needed*: fields to read, others are None; None: all."""
         zipped = self.zipped()
         infos = zipped[number]

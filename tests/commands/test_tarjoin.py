@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tartools.tables.resolve import open_parquet
 
-from tartools.formats.parquetread import small_batches
-from tartools.tables.source import open_parquet
+from tartools.formats.parquetread import read_small_batches
 from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
@@ -302,7 +302,7 @@ def test_columns_of_parquet_that_cannot_be(run: Run, tmp_path: Path) -> None:
     assert members_of(run("tarjoin", "a.tar", "b.parquet").output())[1] == ("a.v.json", b"[]")
     pq.write_table(pa.table({"key": ["a", "b"], "v": [bytes(6 << 20), b""]}), tmp_path / "b.parquet")
     with open_parquet(str(tmp_path / "b.parquet")) as opened:  # of large rows, few are held
-        assert [len(batch) for batch in small_batches(opened, ["v"])] == [1, 1]
+        assert [len(batch) for batch in read_small_batches(opened, ["v"])] == [1, 1]
     for fields, said in (("txt TXT", "there are two for the field 'txt'"), ("txt txt", "'a' has a field twice")):
         (tmp_path / "b.tar").write_bytes(make_tar([(f"a.{field}", b"1") for field in fields.split()]))
         done = run("tarjoin", "--prefer", "a", "a.tar", "b.tar", "-o", "o.tar")

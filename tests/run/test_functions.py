@@ -515,12 +515,12 @@ def test_arguments_that_do_not_fit_are_refused(
 
 def test_a_node_without_the_directory_says_so(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
-    ray.begin_on_node(gone, "s3://bucket/out.tar")
-    ray.begin_on_node(gone, "/out.tar")
+    ray.prepare_worker(gone, "s3://bucket/out.tar")
+    ray.prepare_worker(gone, "/out.tar")
     with pytest.raises(StorageError, match=f"^out.tar: {os.uname().nodename} has no directory {gone}, to which "):
-        ray.begin_on_node(gone, "out.tar")
+        ray.prepare_worker(gone, "out.tar")
     os.mkdir("there")
-    ray.begin_on_node(str(tmp_path / "there"), "out.tar")
+    ray.prepare_worker(str(tmp_path / "there"), "out.tar")
     assert os.getcwd() == str(tmp_path / "there")
 
 

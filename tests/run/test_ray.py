@@ -274,7 +274,7 @@ def test_the_cores_of_an_item(asked: float, given: float, said: str) -> None:
     nodes = [{"Alive": cores < 64, "Resources": {"CPU": cores}} for cores in (4.0, 8.0, 64.0)]
     ray = cast("ModuleType", SimpleNamespace(nodes=lambda: nodes))
     warnings: list[str] = []
-    assert ray_engine.cores_for(ray, asked, Account(warnings.append)) == given
+    assert ray_engine.limit_cores(ray, asked, Account(warnings.append)) == given
     assert warnings == [said] * bool(said)
 
 
@@ -318,7 +318,7 @@ def test_tasks_at_a_time() -> None:
 
     options = SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=begin))
     ray = cast(ModuleType, SimpleNamespace(remote=lambda work: options))
-    tasks: ray_engine.Tasks[int, int] = ray_engine.Tasks(ray, int, 1)
+    tasks: ray_engine.RayTasks[int, int] = ray_engine.RayTasks(ray, int, 1)
     done = list(windowed(range(2500), tasks, ray_engine.MAX_TASKS_IN_FLIGHT, ordered=False))
     assert sorted((item, answer()) for item, answer in done) == [(n, 0) for n in range(2500)]
     assert most == 1000

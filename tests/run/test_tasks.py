@@ -63,7 +63,7 @@ HOSTILE = [
     ],
 )
 def test_the_output_of_a_command(words: list[str], expected: str) -> None:
-    assert tasks.output_in(["tarcat", "in-{}.tar", *words]) == expected
+    assert tasks.find_output_pattern(["tarcat", "in-{}.tar", *words]) == expected
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_the_output_of_a_command(words: list[str], expected: str) -> None:
 )
 def test_a_prefix_is_no_output(program: list[str]) -> None:
     """It gets the item as it is, nevertheless."""
-    assert tasks.output_in([*program, "in-{}.tar", "-o", "x-{}"]) == ""
-    (task,) = tasks.tasks_of(["it's"], [*program, "-vo", "o d/{}-"], "", force=False)
+    assert tasks.find_output_pattern([*program, "in-{}.tar", "-o", "x-{}"]) == ""
+    (task,) = tasks.make_tasks(["it's"], [*program, "-vo", "o d/{}-"], "", force=False)
     assert (task.output, task.words[-1]) == ("", "o d/it's-")
 
 
@@ -98,12 +98,12 @@ def test_a_prefix_is_no_output(program: list[str]) -> None:
     ],
 )
 def test_the_workers_of_a_command(words: str, expected: int | None) -> None:
-    assert tasks.workers_in(words.split(), ["tarproc", "tarcat"]) == expected
+    assert tasks.parse_workers(words.split(), ["tarproc", "tarcat"]) == expected
 
 
 @pytest.mark.parametrize("command", [["grep", "-o", "{}"], ["sort", "-o", "{}", "{}"], ["x", "-o{}"]])
 def test_an_output_that_is_the_item_is_none(command: list[str]) -> None:
-    (task,) = tasks.tasks_of(["a.txt"], command, "", force=False)
+    (task,) = tasks.make_tasks(["a.txt"], command, "", force=False)
     assert task.output == ""
 
 
@@ -112,7 +112,7 @@ def test_an_output_that_is_the_item_is_none(command: list[str]) -> None:
     "words", [["-o", "o d/{}.tar"], ["-oo d/{}.tar"], ["--output=o d/{}.tar"], ["-vo", "o d/{}.tar"], ["-voo d/{}.tar"]]
 )
 def test_the_output_is_the_same_in_the_command(words: list[str], item: str) -> None:
-    (task,) = tasks.tasks_of([item], ["tarcat", *words], "", force=False)
+    (task,) = tasks.make_tasks([item], ["tarcat", *words], "", force=False)
     assert task.output == f"o d/{item}.tar"
     assert task.words[-1].endswith(task.output)
 
@@ -120,7 +120,7 @@ def test_the_output_is_the_same_in_the_command(words: list[str], item: str) -> N
 @pytest.mark.parametrize("part", ["0/3", "4/3", "1/0", "1", "a/b", "1/2/3", "-1/3", "", "²/3", 5000 * "1" + "/3"])
 def test_what_is_no_part(part: str) -> None:
     with pytest.raises(UsageError, match="--only"):
-        tasks.part_of([], part)
+        tasks.take_part([], part)
 
 
 ON_A_NODE = """
@@ -236,7 +236,7 @@ def test_places(item: str, expected: tuple[str, str, str]) -> None:
 )
 def test_which_words_a_shell_reads(words: str, expected: bool) -> None:
     command = words.split() if "{" in words else [*words.split(), "{}"]
-    code = tasks.shell_code(command)
+    code = tasks.find_shell_code(command)
     assert code == ([next(word for word in reversed(command) if "{" in word)] if expected else [])
 
 
@@ -264,23 +264,25 @@ def test_items_that_are_accepted_mean_nothing_to_a_shell(item: str, shell: str) 
 
 def test_the_last_record_of_an_item_counts() -> None:
     task = Task("ä\udcff\n", ("true",), "out")
-    lines = logs.log_line(task, TaskResult(1, "failed", stderr="x"), 0) + logs.log_line(task, TaskResult(0), 1)
+    lines = logs.encode_result(task, TaskResult(1, "failed", stderr="x"), 0) + logs.encode_result(
+        task, TaskResult(0), 1
+    )
     assert lines.count(b"\n") == 2
-    (said,) = logs.last_records(lines, "log").values()
+    (said,) = logs.parse_log(lines, "log").values()
     assert (said["item"], said["status"], said["time"]) == (task.item, "done", 1)
 
 
 @pytest.mark.parametrize("length", range(1, 60, 7))
 def test_a_record_that_was_cut_is_passed_over(length: int) -> None:
-    one = logs.log_line(Task("a", ("true",)), TaskResult(0), 0)
-    two = logs.log_line(Task("b", ("true",)), TaskResult(0), 0)
-    assert set(logs.last_records(one + two[:length], "log")) == {("a", "", "")}
-    assert set(logs.last_records(two[:length] + b"\n" + one, "log")) == {("a", "", "")}
+    one = logs.encode_result(Task("a", ("true",)), TaskResult(0), 0)
+    two = logs.encode_result(Task("b", ("true",)), TaskResult(0), 0)
+    assert set(logs.parse_log(one + two[:length], "log")) == {("a", "", "")}
+    assert set(logs.parse_log(two[:length] + b"\n" + one, "log")) == {("a", "", "")}
 
 
 def altered(old: str, new: str) -> bytes:
     """Return a record with *new* in place of *old*."""
-    line = logs.log_line(Task("a", ("true",)), TaskResult(0), 0).decode()
+    line = logs.encode_result(Task("a", ("true",)), TaskResult(0), 0).decode()
     assert old in line
     return line.replace(old, new).encode()
 
@@ -298,14 +300,14 @@ def altered(old: str, new: str) -> bytes:
     ],
 )
 def test_what_is_no_log(line: bytes) -> None:
-    good = logs.log_line(Task("a", ("true",)), TaskResult(0), 0)
+    good = logs.encode_result(Task("a", ("true",)), TaskResult(0), 0)
     with pytest.raises(StorageError, match="log: line 2 is not a record of tarjob --log"):
-        logs.last_records(good + line + b"\n", "log")
+        logs.parse_log(good + line + b"\n", "log")
 
 
 def test_a_report() -> None:
     def record(item: str, seconds: float, failure: str = "", said: str = "") -> dict[str, object]:
-        return json.loads(logs.log_line(Task(item, ("x",)), TaskResult(1, failure, seconds, 2, "here", said), 0))
+        return json.loads(logs.encode_result(Task(item, ("x",)), TaskResult(1, failure, seconds, 2, "here", said), 0))
 
     records = [
         record("a", 1),
@@ -378,7 +380,7 @@ def test_results_that_wait_are_few(tmp_path: Path) -> None:
     taken = 0
     jobs = Jobs(len(tasks), 0)
     with (
-        localjobs.on_this_machine(2, 0, None) as engine,
+        localjobs.open_local_engine(2, 0, None) as engine,
         closing(localjobs.run_tasks(tasks, engine, 2, jobs, fail_fast=False, window=5)) as results,
     ):
         for task, result in results:
@@ -455,7 +457,7 @@ def test_a_worker_of_ray_is_told_to_end_while_a_command_starts(monkeypatch: pyte
     before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         with pytest.raises(KeyboardInterrupt):
-            ray._on_a_node(Task("a", ("sleep", "1000")), str(tmp_path), 0, None)
+            ray._run_on_node(Task("a", ("sleep", "1000")), str(tmp_path), 0, None)
     finally:
         signal.signal(signal.SIGINT, before[0])
         signal.pthread_sigmask(signal.SIG_SETMASK, before[1])

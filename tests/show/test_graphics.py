@@ -127,7 +127,7 @@ def test_sixels_are_the_pixels(size: tuple[int, int], kind: str) -> None:
     noise = random.Random(0).randbytes(size[0] * size[1])
     greys = [51 * (value % 6 if kind == "noise" else n % size[0] // 7 % 2) for n, value in enumerate(noise)]
     picture = Image.frombytes("L", size, bytes([51] * len(greys) if kind == "one colour" else greys)).convert("RGB")
-    code = graphics.sixel(picture, *size)
+    code = graphics.encode_sixel(picture, *size)
     assert code.startswith("\x1bP") and code.endswith("\x1b\\")
     drawn = sixels(code[2:-2])
     assert (drawn.size, drawn.tobytes()) == (size, picture.tobytes())
@@ -298,7 +298,7 @@ def test_other_fields_are_as_without_pictures(run: Run) -> None:
     ],
 )
 def test_what_the_environment_tells(environment: dict[str, str], protocol: str) -> None:
-    assert terminal.guess(environment) == protocol
+    assert terminal.guess_protocol(environment) == protocol
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from PIL import Image
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, build
 from tartools.show import pager
-from tartools.show.sheet import cells
+from tartools.show.sheet import line_columns
 from tartools.show.terminal import Screen
 from tests.archives import encoded
 from tests.conftest import BIN, Run, clean_environment, make_samples, make_tar
@@ -417,7 +417,7 @@ def test_a_grid_fits(size: tuple[int, int], protocol: str) -> None:
     page = keyboard.pages[1].partition("\x1b[2J")[2].partition(f"\x1b[{size[1]};1H")[0]
     lines = Drawn(page.encode()).lines
     assert page.count("\n") < size[1]
-    assert max(map(cells, lines)) <= size[0]
+    assert max(map(line_columns, lines)) <= size[0]
     shown = [number for line in lines for number in re.findall(r"/(\d+)", line)]
     assert shown[0] == "0" and shown == [str(n) for n in range(len(shown))]
     assert len(shown) == max(1, (size[0] + 2) // 22) * max(1, (size[1] - 1) // 10)

@@ -23,7 +23,7 @@ from tartools.samples.kinds import decode_payload, sounds
 from tartools.samples.kinds.pictures import describe_picture
 from tartools.show import benchreport
 from tartools.show.html import tile
-from tartools.show.sections import drawn_report
+from tartools.show.sections import draw_report
 from tartools.show.terminal import Screen
 from tests.archives import END, encoded, header, npy, photograph
 from tests.conftest import BIN, Run, make_tar
@@ -186,7 +186,7 @@ def facts_of(*rows: dict[str, Any]) -> dict[str, Any]:
         "rows": list(rows),
         "advice": [],
     }
-    benchreport.advise(facts)
+    benchreport.add_advice(facts)
     return facts
 
 
@@ -231,14 +231,14 @@ def test_other_programs_are_told() -> None:
         (0.5, ["figures are too low: other programs used 50 % of the processors"]),
     ):
         again = facts | {"others": share}
-        benchreport.advise(again)
+        benchreport.add_advice(again)
         assert again["advice"][2:] == said
 
 
 def test_the_report_of_measurements_stays_as_it_is() -> None:
     facts = facts_of(LOOSE, with_workers(LOOSE, 2, 2, 3e-3), with_workers(LOOSE, 4, 2.1, 3e-3), TABLE)
     words = [json.dumps(facts, indent=2), *benchreport.plain_lines(facts)]
-    words += [drawn_report(benchreport.parts(facts), Screen(columns=columns, codes=True)) for columns in (50, 100)]
+    words += [draw_report(benchreport.parts(facts), Screen(columns=columns, codes=True)) for columns in (50, 100)]
     assert "\n".join(words) == (REPORTS / "bench.txt").read_text()
 
 

@@ -20,7 +20,7 @@ from tartools.samples.kinds.texts import cut_text
 from tartools.samples.sample import Sample, field_name
 from tartools.show.html.tile import BROKEN_FACET, FOLDER_FACET, Broken, mark, safe
 from tartools.show.sections import Section
-from tartools.show.statreport import by_count
+from tartools.show.statreport import sort_by_count
 from tartools.stages.statistics import FieldKinds, count_fields
 from tartools.stages.summary import MAX_DISTINCT_VALUES, Counts, Distribution, Summary, Tally, sum_of_counts
 
@@ -202,7 +202,7 @@ def classes(overview: Overview) -> Iterator[Section]:
         if not 1 < len(values) <= min(MAX_CLASS_VALUES, sum(values.values()) // 2):
             continue
         max_count = max(values.values())
-        ranked = by_count(values)
+        ranked = sort_by_count(values)
         title = f"{'Folders' if name == FOLDER_FACET else name} ({len(values):,})"
         rows = [(value, count / max_count, f"{count:,}") for value, count in ranked.items()]
         yield Section("", (f"<{title}", "|", ">"), rows, [query(name, value) for value in ranked])

@@ -232,15 +232,15 @@ class SecondRows:
             from tartools.formats import parquetread
             from tartools.tables import source
 
-            with source.open_parquet(url, buffer=parquetread.buffer_of(url)) as table:
+            with source.open_parquet(url, buffer=parquetread.column_buffer_bytes(url)) as table:
                 yield from parquetread.field_rows(table, self.format)
         else:
             from tartools.formats import textrows
-            from tartools.formats.encodings import recoded
+            from tartools.formats.encodings import read_as_utf8
 
             with stream_file(ShardStream(url, self._account), url) as file:
-                text = recoded(file, self._encoding, url)
-                yield from textrows.packed_rows(text, form, url, self.format)
+                text = read_as_utf8(file, self._encoding, url)
+                yield from textrows.read_packed_rows(text, form, url, self.format)
             self._account.check()
 
     def single(self) -> bytes | None:
