@@ -125,11 +125,11 @@ def test_what_is_no_part(part: str) -> None:
 
 ON_A_NODE = """
 import _thread, os, signal, threading, time
-from tartools.run.ray import _on_a_node
+from tartools.run.ray import _run_on_node
 from tartools.run.tasks import Task
 
 def run(*words):
-    return _on_a_node(Task("a", words, "out"), os.getcwd(), 0, None).status
+    return _run_on_node(Task("a", words, "out"), os.getcwd(), 0, None).status
 """
 
 

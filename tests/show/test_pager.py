@@ -314,10 +314,10 @@ class Keys:
     def write(self, data: bytes, /) -> None:
         self.pages.append(data.decode())
 
-    def key(self) -> str:
+    def read_key(self) -> str:
         return next(self._keys)
 
-    def waiting(self) -> bool:
+    def has_key(self) -> bool:
         return False
 
 
