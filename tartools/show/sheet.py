@@ -279,7 +279,7 @@ def draw_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     widths = [block.width for block in blocks]
     lines = [in_columns(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
     top = tallest + bool(blocks[0].title)
-    return "".join([*lines[:top], draw_pictures(blocks, tallest), *lines[top:]])
+    return "".join([*lines[:top], draw_tile_pictures(blocks, tallest), *lines[top:]])
 
 
 def block_lines(block: Block, tallest: int, codes: bool) -> list[str]:
@@ -297,7 +297,7 @@ def block_lines(block: Block, tallest: int, codes: bool) -> list[str]:
     return [*lines, *block.lines]
 
 
-def draw_pictures(blocks: Sequence[Block], tallest: int) -> str:
+def draw_tile_pictures(blocks: Sequence[Block], tallest: int) -> str:
     """Return the code that draws the pictures of *blocks* into the rows above the cursor, which stays.
 
     *tallest*: rows of the highest picture.
