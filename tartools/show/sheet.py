@@ -169,13 +169,13 @@ def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> s
         max(1, (screen.rows - 1) // down - 2),
     )
     blocks = [
-        make_thumbnail(sample, screen, max_columns, max_rows, marked=number == marked_index)
+        draw_thumbnail(sample, screen, max_columns, max_rows, marked=number == marked_index)
         for number, sample in enumerate(samples)
     ]
     return "".join(draw_row(blocks[n : n + across], codes=screen.codes) for n in range(0, len(blocks), across))
 
 
-def make_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
+def draw_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
     """Return *sample* as a block for a grid: its key, then its first picture if *screen* draws it, else its fields.
 
     *max_columns*: width of the block. *max_rows*: height without the key. *marked*: highlight the key.
@@ -275,14 +275,14 @@ def draw_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     them, because the screen may scroll by these.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
-    columns = [block_lines(block, tallest, codes) for block in blocks]
+    columns = [draw_block(block, tallest, codes) for block in blocks]
     widths = [block.width for block in blocks]
     lines = [in_columns(widths, parts) + "\n" for parts in zip_longest(*columns, fillvalue="")]
     top = tallest + bool(blocks[0].title)
     return "".join([*lines[:top], draw_tile_pictures(blocks, tallest), *lines[top:]])
 
 
-def block_lines(block: Block, tallest: int, codes: bool) -> list[str]:
+def draw_block(block: Block, tallest: int, codes: bool) -> list[str]:
     """Return the lines of *block*, blank where pictures will be drawn; styled, if escape *codes* are allowed.
 
     All labels are below the *tallest* picture of the neighbours, a number of rows.
