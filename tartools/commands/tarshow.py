@@ -12,17 +12,18 @@ TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a
 samples, unless --graphics is given.
 
 -i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
-End for the last, a number and Enter for the sample with that number, / for the next sample whose key contains a text, g
-for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even if the samples come
-from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
+End for the last, a number and Enter for the sample with that number, / for the next sample that has some words in its
+key or its texts, g for a grid of several samples and back, q to quit, ? for help. Keys are read from the terminal even
+if the samples come from stdin. The last 10,000 samples, or 256 MiB of them, can be shown again.
 
---html writes a contact sheet: one HTML file that needs no network, with pictures, sounds to play (up to 2 MiB per
-sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all pictures to find
-broken ones, and shows 200 samples drawn at random, as a message on stderr says. --random N changes that number. -c N
-reads and shows only the first N. --large puts pictures of up to 1,024 pixels on the page, instead of 384.
+--html writes a contact sheet: one HTML file that needs no network, with pictures, sounds and videos to play (up to 2
+and 8 MiB per sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all
+pictures to find broken ones, and shows 200 samples drawn at random, as a message on stderr says. --random N changes
+that number. -c N reads and shows only the first N. --large puts pictures of up to 1,024 pixels on the page, instead of
+384. Videos have a still if PyAV is installed (pip install 'tartools[video]').
 
-The filter of the page accepts words, field=part for a part of a value, and field==value for a whole value. Words with
-blanks are quoted: "cls=sea lion".
+The filter of the page, and / of -i, accept words, field=part for a part of a value, and field==value for a whole value.
+Words with blanks are quoted: "cls=sea lion".
 
 --serve shows all samples, of shards or of a table of up to some ten million rows, in a browser: a grid or a list,
 search, sorting, facets, and samples to choose. It prints an address, http://127.0.0.1:PORT/?token=..., and serves until

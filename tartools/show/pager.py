@@ -10,6 +10,7 @@ from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.show import graphics, sheet
+from tartools.show.search import has_words, search_words
 from tartools.show.terminal import KITTY, REDRAW_KEY, Keyboard, Screen
 
 MAX_SAMPLES_KEPT = 10_000  # samples kept to go back to
@@ -23,7 +24,7 @@ ROW_KEYS, PAGE_KEYS = ("down", "up"), (" ", "page down", "b", "page up")  # in t
 FIRST_KEYS, LAST_KEYS, GRID_KEY = ("home", "<"), ("end", "G", ">"), "g"
 QUIT_KEYS, HELP_KEYS, SEARCH_KEY = ("q", "escape"), ("?", "h"), "/"
 HELP_HINT = "? help"
-KEYS_HELP = "space n → next, p b ← previous, home first, end last, 12 enter: sample 12, / search keys, g grid, q quit"
+KEYS_HELP = "space n → next, p b ← previous, home first, end last, 12 enter: sample 12, / search, g grid, q quit"
 CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
@@ -160,25 +161,25 @@ class Pager:
         return False
 
     def _search(self) -> None:
-        """Ask for a part of a key; go to the next sample whose key contains it, ignoring case.
+        """Ask for words; go to the next sample that has them, as `search.has_words` says.
 
-        After the last sample comes the first that is kept.
+        After the last sample comes the first that is kept. Raises: StorageError if a payload can't be read.
         """
         self._sought = self._ask("/") or self._sought
         if not self._sought:
             return
-        part, number, stopped = self._sought.lower(), self._number + 1, False
+        words, number, stopped = search_words(self._sought), self._number + 1, False
         while not stopped and self._seen.read_to(number) == number:
-            if part in self._seen[number].key.lower():
+            if has_words(self._seen[number], words):
                 self._number = number
                 return
             number += 1
             stopped = number % SAMPLES_PER_STATUS == 0 and self._show_progress(number)
         self._number = self._seen.read_to(self._number)  # it may be kept no longer
         earlier = range(self._seen.first, 0 if stopped else self._number + 1)
-        match = next((number for number in earlier if part in self._seen[number].key.lower()), None)
+        match = next((number for number in earlier if has_words(self._seen[number], words)), None)
         if match is None:
-            self._note = "stopped" if stopped else f"no key has {printable(self._sought)}"
+            self._note = "stopped" if stopped else f"no sample has {printable(self._sought)}"
         else:
             self._number, self._note = match, "from the first again"
 

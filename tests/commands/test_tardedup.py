@@ -179,7 +179,7 @@ def test_odd_pictures(run: Run, tmp_path: Path) -> None:
         page = (tmp_path / "p.html").read_text()
         assert page.count('<span class="face pair"><img') == page.count('"><img alt="kept.jpg') + 12 == 12
         assert page.count('src="data:image/webp') == 24
-        assert "again/white = white, distance 0" in re.sub("<[^>]*>", "", page)
+        assert "again/white next to white (kept), distance 0" in re.sub("<[^>]*>", "", page)
     for shard in ("a.tar", "b.tar"):
         (tmp_path / shard).unlink()  # the table says what the pictures look like
     done = run("tardedup", "--near", "jpg", "t.parquet", "-o", "o.parquet")
@@ -203,7 +203,9 @@ def test_the_page_begins_with_what_differs_most(run: Run, tmp_path: Path) -> Non
     pictures = [photograph(1), photograph(1), photograph(1).rotate(1)]
     (tmp_path / "a.tar").write_bytes(make_tar([(f"{n}.jpg", stored(each)) for n, each in enumerate(pictures)]))
     run("tardedup", "-q", "--near", "jpg", "--distance", 15, "a.tar", "-o", "o.tar", "--html", "p.html").output()
-    shown = re.findall(r"(\d) = 0, distance (\d+)", re.sub("<[^>]*>", "", (tmp_path / "p.html").read_text()))
+    shown = re.findall(
+        r"(\d) next to 0 \(kept\), distance (\d+)", re.sub("<[^>]*>", "", (tmp_path / "p.html").read_text())
+    )
     assert shown == [("2", shown[0][1]), ("1", "0")] and shown[0][1] > "0"
 
 

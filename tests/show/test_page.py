@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import re
+import struct
+import sys
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,7 +24,8 @@ from tartools.samples.account import Account
 from tartools.shards.reading import read_samples
 from tartools.show.html.page import Choice, write_page
 from tests.archives import encoded, photograph
-from tests.conftest import Run, make_tar
+from tests.conftest import Run, make_tar, start
+from tests.media import make_video
 from tests.show.browser import DESKTOP, NARROW, PHONE, chromium
 from tests.tiers import by_turns
 
@@ -434,6 +437,136 @@ def test_sounds_can_be_played(visit: Visit) -> None:
         })"""
     )
     assert length == pytest.approx(1.0, abs=0.01)
+
+
+def videos() -> dict[str, bytes]:
+    """Return videos of a second by field: two that browsers play, and two that they may not."""
+    return {
+        "mp4": make_video(25, codec="libx264"),
+        "webm": make_video(25, form="webm", codec="libvpx"),
+        "mkv": make_video(25, form="matroska", codec="libvpx"),
+        "avi": make_video(25, form="avi"),
+    }
+
+
+def test_videos_have_a_still_and_a_player(visit: Visit) -> None:
+    page = visit(
+        make_tar([*((f"{n}.{field}", data) for n, (field, data) in enumerate(videos().items())), ("4.mp4", b"x")])
+    )
+    tiles = page.locator(".tile")
+    assert [tiles.nth(n).locator("img.still").count() for n in range(5)] == [1, 1, 1, 1, 0]
+    assert [tiles.nth(n).locator("video").count() for n in range(5)] == [1, 1, 0, 0, 0]
+    assert not tiles.nth(0).locator("video").is_visible()  # the tile has the still
+    tiles.nth(0).locator(".open").click()
+    video = page.locator("dialog video")
+    assert video.is_visible() and not page.locator("dialog img.still").is_visible()
+    assert (video.get_attribute("poster") or "").startswith("data:image/webp;base64,")
+    played = video.evaluate(
+        """async (video) => {
+            video.muted = true;
+            await video.play();
+            await new Promise((done) => video.addEventListener("timeupdate", done, {once: true}));
+            return [video.videoWidth, video.currentTime > 0, video.duration];
+        }"""
+    )
+    assert played[:2] == [64, True] and played[2] == pytest.approx(1.0, abs=0.1)
+    page.keyboard.press("Escape")
+    tiles.nth(3).locator(".open").click()
+    assert page.locator("dialog img.still").is_visible() and page.locator("dialog video").count() == 0
+
+
+def test_a_video_without_pyav_is_played_in_its_tile(visit: Visit, tmp_path: Path, chromium: Browser) -> None:
+    folder = tmp_path / "without"
+    folder.mkdir()
+    (folder / "av.py").write_text("raise ModuleNotFoundError('no av', name='av')\n")
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.mp4", make_video(25, codec="libx264")), ("a.txt", b"a caption")]))
+    line = [sys.executable, "-m", "tartools", "tarshow", "--html", "page.html", "a.tar"]
+    assert start(*line, folder=tmp_path, env={"PYTHONPATH": str(folder)}).status == 0
+    page = chromium.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.locator("img").count() == 0
+    assert page.locator(".tile video").is_visible() and not page.locator(".tile .face").is_visible()
+    page.locator(".tile .open").click()
+    assert page.locator("dialog video").is_visible() and not page.locator("dialog .face").is_visible()
+    page.close()
+
+
+def test_videos_have_an_end(run: Run, tmp_path: Path) -> None:
+    video = make_video(25)
+    large = video + struct.pack(">I4s", 8 << 20, b"free") + bytes((8 << 20) - 8)  # with a box that players pass over
+    page = made(run, tmp_path, make_tar([("a.mp4", large), ("b.mp4", video), ("b.wav", sound(200)), ("c.mp4", video)]))
+    reader = Reader(page)
+    sources = [attributes["src"] or "" for tag, attributes in reader.elements if tag == "video"]
+    assert [base64.b64decode(source.partition(",")[2].partition("#")[0]) for source in sources] == [video]
+    assert page.count("too large to be played here") == 3 and page.count('class="still') == 3
+    padded = video + struct.pack(">I4s", 3 << 20, b"free") + bytes((3 << 20) - 8)
+    many = Reader(made(run, tmp_path, make_tar([(f"{n:02d}.mp4", padded) for n in range(10)])))
+    assert [tag for tag, _ in many.elements].count("video") == (24 << 20) // len(padded)
+
+
+CAPTION = "A long caption of an oak in autumn, photographed from below. " + "It rains. " * 12 + "The end."
+
+
+@pytest.mark.parametrize("size", [NARROW, DESKTOP])
+def test_texts_wrap(visit: Visit, size: tuple[int, int]) -> None:
+    texts = [
+        ("a.txt", CAPTION.encode()),
+        ("b.txt", b"short"),
+        ("c.txt", b"w" * 3000 + "é".encode()),
+        ("d.json", b'["x"]'),
+    ]
+    picture = [("e.txt", CAPTION.encode()), ("e.cls.txt", b"oak"), ("e.png", plain_picture((1, 2, 3)))]
+    page = visit(make_tar([*texts, *picture]), size)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    faces = page.locator(".tile .face pre")
+    assert faces.count() == 4 and faces.nth(0).inner_text() == CAPTION
+    assert faces.nth(1).inner_text() == "short" and faces.nth(2).inner_text() == "w" * 2000 + "…"
+    wraps = "(pre) => pre.scrollWidth <= pre.clientWidth && pre.scrollHeight > 75"
+    assert [faces.nth(n).evaluate(wraps) for n in (0, 2)] == [True, True]
+    last = page.locator(".tile").nth(4)
+    assert last.locator(".face img").count() == 1 and last.locator(".face pre").count() == 0
+    prose = last.locator("dd.prose")
+    assert prose.inner_text().startswith("A long caption of an oak") and prose.bounding_box()["height"] > 25  # type: ignore[index]
+    last.locator(".open").click()
+    assert page.locator("dialog dd.prose").inner_text() == CAPTION
+    page.keyboard.press("Escape")
+    page.locator(".tile .open").nth(0).click()
+    assert page.locator("dialog dd pre").inner_text() == CAPTION
+
+
+def charts(page: str) -> dict[str, list[str]]:
+    """Return the names in each chart of classes of *page*, by its title."""
+    cards = re.findall(r"<summary>([^<]*)</summary>(.*?)</details>", page, re.DOTALL)
+    return {title: re.findall(r'class="name">([^<]*)<', body) for title, body in cards if "data-filter" in body}
+
+
+def test_one_fact_has_one_chart(run: Run, tmp_path: Path) -> None:
+    def archive(*odd: int) -> bytes:
+        """Return 30 samples of three classes; of those in *odd*, the name of the class is that of another one."""
+        return make_tar(
+            [
+                (f"{NAMES[n % 3]}/{n:02d}.{field}", value)
+                for n in range(30)
+                for field, value in (
+                    ("cls", b"%d" % (n % 3)),
+                    ("cls.txt", NAMES[(n + (n in odd)) % 3].encode() + b"\n"),
+                    ("part", b"%d" % (n % 2)),
+                )
+            ]
+        )
+
+    whole = ["0 · cat", "1 · dog", "2 · sea lion"]
+    assert charts(made(run, tmp_path, archive())) == {"cls, cls.txt, Folders (3)": whole, "part (2)": ["0", "1"]}
+    assert charts(made(run, tmp_path, archive(), "--random", 3)) == charts(made(run, tmp_path, archive()))
+    assert charts(made(run, tmp_path, archive(29))) == {
+        "cls, Folders (3)": whole,
+        "cls.txt (3)": ["cat", "dog", "sea lion"],
+        "part (2)": ["0", "1"],
+    }
+    fewer = made(
+        run, tmp_path, make_tar([(f"{n:02d}.{field}", b"%d" % (n % 2)) for n in range(9) for field in "ab"[n < 5 :]])
+    )
+    assert charts(fewer) == {"a (2)": ["0", "1"], "b (2)": ["0", "1"]}
 
 
 def test_a_page_without_samples(visit: Visit) -> None:

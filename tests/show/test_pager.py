@@ -21,6 +21,7 @@ from PIL import Image
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, build
 from tartools.show import pager
+from tartools.show.search import has_words, search_words
 from tartools.show.sheet import line_columns
 from tartools.show.terminal import Screen
 from tests.archives import encoded
@@ -190,7 +191,7 @@ def test_typing_into_the_pager(folder: Path) -> None:
     with at("tarshow -i --graphics none words.tar", folder) as terminal:
         terminal.read("? help")
         assert b" 38 of 40  w37  " in terminal.press("/W3x\x7f7\r", "? help")
-        terminal.press("/ä\x7fä\r", "no key has ä ")
+        terminal.press("/ä\x7fä\r", "no sample has ä ")
         assert b" 40 of 40  w39  " in terminal.press("41\x7f2\r", "this is the last")
         assert b" 4 of 40  w3  " in terminal.press("4\r", "? help")
         assert b"\x1b[7m> w3 " in terminal.press("g\x1b[B", "? help") and b"\x1b[7m> w6 " in terminal.read("? help")
@@ -356,13 +357,18 @@ def test_samples_that_can_be_gone_back_to_are_bounded(monkeypatch: pytest.Monkey
         (["/", *"K2", "enter"], "3  k2", "? help", 3),
         (["/", *"k2", "enter", "/", "enter"], "21  k20", "? help", 21),
         (["end", "/", *"k2", "enter"], "3 of 40  k2", "from the first again", 40),
-        (["n", "/", *"kx", "enter"], "2 of 40  k1", "no key has kx", 40),
-        (["/", *"\xc3\xa4\x1b", "enter"], "1 of 40  k0", "no key has ä\\x1b", 40),
+        (["n", "/", *"kx", "enter"], "2 of 40  k1", "no sample has kx", 40),
+        (["/", *"\xc3\xa4\x1b", "enter"], "1 of 40  k0", "no sample has ä\\x1b", 40),
         (["/", *"\xc3\xa4", "backspace", *"k1", "left", "enter"], "2  k1", "? help", 2),
         (["/", *"k2", "escape"], "1  k0", "? help", 1),
         (["/", "enter"], "1  k0", "? help", 1),
         (["/", "a", "backspace", "backspace"], "1  k0", "? help", 1),
         (["/", "again", *"k1", "enter"], "2  k1", "? help", 2),
+        (["/", *"cls==3", "enter"], "4  k3", "? help", 4),
+        (["/", *"CLS=7", "enter", "/", "enter"], "18  k17", "? help", 18),
+        (["/", *"cls=1 k2", "enter"], "22  k21", "? help", 22),
+        (["/", *"cls==40", "enter"], "1 of 40  k0", "no sample has cls==40", 40),
+        (["/", *"txt=1", "enter"], "1 of 40  k0", "no sample has txt=1", 40),
     ],
 )
 def test_samples_are_gone_to_and_searched(keys: list[str], place: str, note: str, read: int) -> None:
@@ -370,6 +376,31 @@ def test_samples_are_gone_to_and_searched(keys: list[str], place: str, note: str
     foot = keyboard.pages[-1].rpartition("\x1b[24;1H")[2]
     assert foot.startswith(f" {place} ") and foot.endswith(f" {note} ") and len(foot) == 80
     assert account.samples_out == read
+
+
+def test_all_texts_are_searched_and_nothing_else() -> None:
+    import gzip
+
+    samples = [
+        {"jpg": b"an oak", "npy": b"an oak"},
+        {"txt": "x" * (2 << 20) + "an oak"},
+        {"txt.gz": b"an oak"},
+        {"json.gz": gzip.compress(b'{"caption": "An OAK\\nin autumn"}')},
+        {"txt": "sea lion\n", "cls": 1},
+        {"bin": b"\xff\xfean oak"},
+    ]
+    stored = [build({"__key__": str(n), **fields}) for n, fields in enumerate(samples)]
+    for query, found in (
+        ("an oak", [3, 5]),
+        ('"an oak"', [3, 5]),
+        ('"oak an"', []),
+        ("json.gz=oak", [3]),
+        ('"txt==Sea Lion"', [4]),
+        ("txt==sea", []),
+        ("txt=sea cls==1", [4]),
+        ("4 lion", [4]),
+    ):
+        assert [n for n, sample in enumerate(stored) if has_words(sample, search_words(query))] == found, query
 
 
 def test_the_way_to_the_end_is_told_and_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +419,7 @@ def test_the_end_of_a_stream_holds_what_is_kept(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(pager, "MAX_SAMPLES_KEPT", 100)
     keyboard, _ = browsed(numbered(1000), ["end", "home", "/", *"k1", "enter", "q"])
     assert " 1,000 of 1,000  k999 " in keyboard.pages[1] and " 901 of 1,000  k900 " in keyboard.pages[2]
-    assert " 901 of 1,000  k900 " in keyboard.pages[-1] and "no key has k1 " in keyboard.pages[-1]
+    assert " 901 of 1,000  k900 " in keyboard.pages[-1] and "no sample has k1 " in keyboard.pages[-1]
 
 
 def test_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:

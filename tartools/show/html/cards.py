@@ -13,15 +13,15 @@ from itertools import pairwise, zip_longest
 
 from tartools.errors import in_units, printable, several
 from tartools.samples import decoding
-from tartools.samples.fieldcolumns import group_samples
+from tartools.samples.fieldcolumns import Combination, group_samples
 from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.kinds import may_be_picture
 from tartools.samples.kinds.texts import cut_text
-from tartools.samples.sample import Sample, field_name
+from tartools.samples.sample import Sample, field_name, text
 from tartools.show.html.tile import BROKEN_FACET, FOLDER_FACET, Broken, mark, safe
 from tartools.show.sections import Section
 from tartools.show.statreport import sort_by_count
-from tartools.stages.statistics import FieldKinds, count_fields
+from tartools.stages.statistics import MAX_CLASS_BYTES, FieldKinds, count_fields
 from tartools.stages.summary import MAX_DISTINCT_VALUES, Counts, Distribution, Summary, Tally, sum_of_counts
 
 MAX_BROKEN_LISTED = 1000  # broken members whose keys are listed
@@ -33,10 +33,34 @@ HISTOGRAM_BINS = 24  # of the histogram
 MAX_LINEAR_RATIO = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow
 
 
-class Overview:
-    """Facts about all samples, for the header of the page.
+class ValueOrder:
+    """The distinct values of a field, numbered as they first appear, to find fields that divide samples alike.
 
     Attributes:
+      values: the values, each with its number, in order; None if there are more than 100.
+      digest: of the numbers of all samples. Fields with one digest say one fact: each value of one is with one of the
+        other.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] | None = {}
+        self.digest = 0
+
+    def add(self, position: int, value: str) -> None:
+        """Add the *value* of the sample at *position*."""
+        if self.values is None:
+            return
+        number = self.values.setdefault(value, len(self.values))
+        self.digest = hash((self.digest, position, number))
+        if len(self.values) > MAX_CLASS_VALUES:
+            self.values = None
+
+
+class Overview:
+    """Facts about all samples, for the header of the page. *has_charts*: False leaves charts of classes out.
+
+    Attributes:
+      orders: values of folders and of each field that may hold classes, by the name that the filter uses.
       counts: fields, classes and broken members.
       sizes: sizes of samples, in bytes.
       folders: samples by folder; None if there are more than 1,000 folders.
@@ -44,7 +68,9 @@ class Overview:
       shown: number of samples on the page.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_charts: bool = True) -> None:
+        self.has_charts = has_charts
+        self.orders: dict[str, ValueOrder] = {}
         self.counts = Summary(MAX_BROKEN_LISTED)
         self.sizes = Distribution()
         self.folders: Counts = {}
@@ -75,8 +101,37 @@ class Overview:
         self.folders = sum_of_counts(self.folders, folders)
         part = Summary(MAX_BROKEN_LISTED)
         part.samples, part.first = len(samples), samples[0].key
-        count_fields(group_samples(samples), CLASS_FIELDS, part)
+        combinations = group_samples(samples)
+        count_fields(combinations, CLASS_FIELDS, part)
+        if self.has_charts:
+            for index, sample in enumerate(samples):
+                if "/" in sample.key:
+                    self._add_value(FOLDER_FACET, self.counts.samples + index, printable(sample.key.rpartition("/")[0]))
+            self._add_values(combinations)
         self.counts.add(part)
+
+    def _add_values(self, combinations: Iterable[Combination]) -> None:
+        """Add the values of the fields that may hold classes, of samples after those counted so far, to `orders`."""
+        values: dict[str, list[tuple[int, str]]] = {}
+        for same in combinations:
+            for column in same.columns:
+                name = mark(printable(column.name))
+                order = self.orders.get(name)
+                if not CLASS_FIELDS.classes(column.name) or (order is not None and order.values is None):
+                    continue
+                payloads = map(bytes, column.payloads(MAX_CLASS_BYTES + 1))
+                values.setdefault(name, []).extend(
+                    (number, text(payload).removesuffix("\n"))
+                    for number, payload in zip(same.numbers, payloads, strict=True)
+                )
+        for name, numbered in values.items():
+            for number, value in sorted(numbered):
+                self._add_value(name, self.counts.samples + number, value)
+
+    def _add_value(self, name: str, position: int, value: str) -> None:
+        """Add the *value* of the field *name* of the sample at *position* to `orders`, which has up to 1,000 fields."""
+        if name in self.orders or len(self.orders) < MAX_DISTINCT_VALUES:
+            self.orders.setdefault(name, ValueOrder()).add(position, value)
 
 
 def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
@@ -122,7 +177,8 @@ def cards(overview: Overview, shown: Container[str]) -> Iterator[str]:
     """
     yield from map(table, field_cards(overview.counts))
     yield svg_histogram(overview.sizes)
-    yield from map(table, classes(overview))
+    if overview.has_charts:
+        yield from map(table, classes(overview))
     yield from map(table, broken_list(overview.broken, shown))
 
 
@@ -191,21 +247,51 @@ def field_cards(summary: Summary) -> Iterator[Section]:
 def classes(overview: Overview) -> Iterator[Section]:
     """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it.
 
-    Few are 2 to 100 values, each for two samples on average.
+    Few are 2 to 100 values, each for two samples on average. Fields that divide the samples alike, such as cls and
+    cls.txt, are one section.
     """
     fields = {} if overview.counts.many_fields else overview.counts.fields
     counts = {mark(printable(name)): short_texts(field.classes or {}) for name, field in fields.items()}
     if overview.folders:
         counts[FOLDER_FACET] = overview.folders
+    shown: set[str] = set()
     for name in sorted(counts, key=lambda name: (name != "cls", name)):
         values = counts[name]
+        if name in shown:
+            continue
         if not 1 < len(values) <= min(MAX_CLASS_VALUES, sum(values.values()) // 2):
             continue
         max_count = max(values.values())
         ranked = sort_by_count(values)
-        title = f"{'Folders' if name == FOLDER_FACET else name} ({len(values):,})"
-        rows = [(value, count / max_count, f"{count:,}") for value, count in ranked.items()]
+        labels = {name: dict(zip(values, values, strict=True))} | find_same_facts(name, counts, overview.orders)
+        shown.update(labels)
+        names = ", ".join("Folders" if other == FOLDER_FACET else other for other in labels)
+        title = f"{names} ({len(values):,})"
+        rows = [
+            (" · ".join(dict.fromkeys(label[value] for label in labels.values())), count / max_count, f"{count:,}")
+            for value, count in ranked.items()
+        ]
         yield Section("", (f"<{title}", "|", ">"), rows, [query(name, value) for value in ranked])
+
+
+def find_same_facts(
+    name: str, counts: Mapping[str, Mapping[str, int]], orders: Mapping[str, ValueOrder]
+) -> dict[str, dict[str, str]]:
+    """Return, for each other field that divides the samples as *name* does, the value of it for each value of *name*.
+
+    *counts*: count of each value that a tile shows, by field. *orders*: values in the order of the samples, by field.
+    """
+    own = orders.get(name)
+    if own is None or own.values is None:
+        return {}
+    others = {}
+    for other in sorted(counts.keys() - {name}):
+        order = orders.get(other)
+        if order is not None and order.values is not None and order.digest == own.digest:
+            described = [[*short_texts(dict.fromkeys(each, 1))] for each in (own.values, order.values)]
+            if all(len(texts) == len(counts[name]) == len(counts[other]) for texts in described):
+                others[other] = dict(zip(*described, strict=True))
+    return others
 
 
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:

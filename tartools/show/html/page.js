@@ -63,7 +63,9 @@ function move(step) {
 function enlarge() {
   const copy = current.node.cloneNode(true);
   const face = copy.querySelector(".face");
-  const parts = [face, ...copy.querySelectorAll("audio, .silent, .fields")].filter(Boolean);
+  const parts = [face, ...copy.querySelectorAll("audio, video, .silent, .fields")].filter(Boolean);
+  const video = copy.querySelector("video.large"); // its still stands for it until it plays
+  if (video && face.querySelector("img.still")) video.poster = face.querySelector("img.still").src;
   find("large-key").textContent = copy.querySelector(".key").textContent;
   find("large-sample").replaceChildren(...parts);
   if (!large.open) large.showModal();
@@ -82,7 +84,7 @@ function act(key) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.localName === "audio") return;
+  if (event.ctrlKey || event.metaKey || event.altKey || ["audio", "video"].includes(event.target.localName)) return;
   if (event.target === filter) {
     if (event.key === "Escape" && !filter.value) filter.blur();
     if (!["Enter", "ArrowDown"].includes(event.key)) return;

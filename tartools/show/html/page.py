@@ -24,7 +24,7 @@ from tartools.samples.kinds import may_sound
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.show.html import cards
 from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
-from tartools.show.html.tile import BROKEN_FACET, IS_FACET, PageTile, make_tile, safe
+from tartools.show.html.tile import BROKEN_FACET, IS_FACET, PageTile, is_video, make_tile, safe
 from tartools.stages import select, shuffle
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, unpack_pair
@@ -33,8 +33,8 @@ from tartools.storage.pool import Threads, windowed
 from tartools.storage.streams import Sink
 from tartools.tar import Member, new_member
 
-SOUND_LIMIT = 2 << 20  # bytes of sounds of a sample; larger ones are not embedded
-SOUNDS_LIMIT = 24 << 20  # bytes of sounds of the page
+SOUND_LIMIT, VIDEO_LIMIT = 2 << 20, 8 << 20  # bytes of sounds, videos of a sample; larger ones are not embedded
+PLAYED_LIMIT = 24 << 20  # bytes of sounds and videos of the page
 MAX_SAMPLES_AHEAD = 16  # samples in progress, or finished and waiting for an earlier one
 DEFAULT_SAMPLES_ON_PAGE = 200  # samples on a page, unless the user says how many
 MAX_PAIRS_ON_PAGE = 200  # on a page of pairs
@@ -70,7 +70,7 @@ def write_page(
     from PIL import Image
 
     Image.init()  # once, before the threads start
-    overview = Overview()
+    overview = Overview(has_charts=faces == 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata; warning filters are shared by all threads
         if choice.first is not None:
@@ -83,7 +83,9 @@ def write_page(
             samples = shuffle.draw_samples(checked(samples, overview, workers), choice.drawn, choice.seed, account)
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
-        with closing(windowed(flag_sounds(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)) as made:
+        with closing(
+            windowed(flag_playable(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
+        ) as made:
             for _, answer in made:
                 tile = answer()
                 if not tiles and choice.drawn is not None:  # the input has ended
@@ -136,18 +138,19 @@ def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iter
             yield from group
 
 
-def flag_sounds(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
-    """Yield (sample, True if its sounds are embedded) for each of *samples*.
+def flag_playable(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
+    """Yield (sample, True if its sounds and videos are embedded) for each of *samples*.
 
-    Sounds are embedded up to 2 MiB per sample and 24 MiB per page (SOUND_LIMIT, SOUNDS_LIMIT).
+    These are sounds up to 2 MiB and videos up to 8 MiB per sample, and up to 24 MiB per page.
     """
-    budget = SOUNDS_LIMIT
+    budget = PLAYED_LIMIT
     for sample in samples:
-        size = sum(member.size for member in sample.members if may_sound(member))
-        fits = size <= min(budget, SOUND_LIMIT)
+        sounds = sum(member.size for member in sample.members if may_sound(member))
+        videos = sum(member.size for member in sample.members if is_video(member))
+        fits = sounds <= SOUND_LIMIT and videos <= VIDEO_LIMIT and sounds + videos <= budget
         yield sample, fits
         if fits:
-            budget -= size
+            budget -= sounds + videos
 
 
 def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
@@ -246,12 +249,13 @@ def write_pairs(
 def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
     """Return one sample for a page with the members of *left_out* and of *kept_sample*: compared ones first.
 
-    Its key names both and the distance in *pair*; its fields begin with "out." and "kept.". *comparison*: the fields
-    that were compared.
+    Its key names both, and the distance in *pair* if pictures were compared; its fields begin with "out." and "kept.".
+    *comparison*: the fields that were compared.
     """
     where = " (--against)" if pair.side == AGAINST_SIDE else ""
-    words = f", distance {pair.distance}{where}"
-    key = left_out.raw_key + b" = " + kept_sample.raw_key + words.encode()
+    link = " = " if comparison.near is None else " next to "
+    words = where if comparison.near is None else f" (kept), distance {pair.distance}{where}"
+    key = left_out.raw_key + link.encode() + kept_sample.raw_key + words.encode()
     members: list[list[Member]] = []
     for sample, name in ((left_out, b"out"), (kept_sample, b"kept")):
         compared = comparison._replace(lenient=True).members(sample) or []

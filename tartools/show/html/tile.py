@@ -1,4 +1,4 @@
-"""One tile of the page of `tarshow --html`: a sample as HTML, with its pictures and sounds embedded.
+"""One tile of the page of `tarshow --html`: a sample as HTML, with its pictures, sounds and videos embedded.
 
 Names, values and messages may be hostile: they enter HTML only through `safe`.
 """
@@ -6,18 +6,20 @@ Names, values and messages may be hostile: they enter HTML only through `safe`.
 from __future__ import annotations
 
 import base64
+import codecs
 import html
 import io
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tartools.errors import TarToolsError, printable
+from tartools.errors import StorageError, TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.filetypes import MAGIC_BYTES, type_of_file
+from tartools.samples.filetypes import MAGIC_BYTES, VIDEO, type_of_file
 from tartools.samples.kinds import describe, may_be_picture
 from tartools.samples.kinds.kind import Description
 from tartools.samples.kinds.sounds import read_sound
 from tartools.samples.sample import Sample, field_name
+from tartools.samples.videos import open_video
 from tartools.tar import Member
 
 # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
@@ -25,8 +27,15 @@ WEBP_QUALITY, WEBP_EFFORT = 75, 1
 MAX_LOSSLESS_PIXELS = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
 WAVEFORM_COLUMNS = 120  # of a waveform
 # first suffix of a type of files -> media type (RFC 6838)
-MEDIA_TYPES = {"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"}
+MEDIA_TYPES = {
+    **{"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"},
+    **{"m4v": "video/mp4", "mkv": "video/webm"},
+}
+WEBM_MARK, WEBM_MARK_BYTES = b"webm", 64  # the DocType of WebM, which browsers play; of other Matroska they may not
+MAX_TEXT_BYTES = 2000  # of a text that a tile shows
 SILENT_PLAYER = '<p class="silent">too large to be played here</p>'
+NEWLINE = "\n"
+FIRST_FRAME = "#t=0.001"  # of a URL of a video: shows a frame before it plays (W3C, Media Fragments URI)
 FOLDER_FACET, IS_FACET, BROKEN_FACET = "folder", "is", "broken"
 
 
@@ -65,8 +74,9 @@ class PageField(NamedTuple):
       name: its field, printable.
       size: bytes of its payload.
       description: what is known about it.
-      face: HTML of its picture, waveform or text.
-      player: HTML of its player, for sounds.
+      face: HTML of its picture, waveform, still or text.
+      player: HTML of its player, for sounds and videos.
+      text: its text, for the large view; "" if the description has it.
       broken: why it can't be decoded; "" if it can.
       sound: True if a broken member is a sound.
     """
@@ -78,6 +88,14 @@ class PageField(NamedTuple):
     player: str = ""
     broken: str = ""
     sound: bool = False
+    text: str = ""
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The order in which members are drawn on a tile: pictures and the like, then the longest text, then others."""
+        if not self.face.startswith("<pre"):
+            return 0, 0
+        return (1, -self.size) if self.description.kind == "text" else (2, 0)
 
 
 def safe(words: str) -> str:
@@ -95,10 +113,10 @@ def embedded(payload: bytes, kind: str) -> str:
 
 
 def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageTile:
-    """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds are embedded if *audible*.
+    """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds and videos play if *audible*.
 
-    Drawings (pictures, waveforms) of the first *faces* members that have one are side by side; others are in the list
-    of fields below.
+    Drawings (pictures, waveforms, stills) of the first *faces* members that have one are side by side; others are in
+    the list of fields below. A sample without drawings shows its text.
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
@@ -108,7 +126,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
     marks += [f"{mark(f.name)}={f.description.value}" for f in fields if f.description.value]
     broken = [Broken(printable(sample.key), f.name, f.broken, f.sound) for f in fields if f.broken]
     marks += [f"{IS_FACET}={BROKEN_FACET}"] if broken else []
-    shown = [f for f in fields if f.face][:faces]
+    shown = sorted((f for f in fields if f.face), key=lambda f: f.rank)[:faces]
     face = "".join(f.face for f in shown) or f'<span class="kind">{safe(" ".join(f.name for f in fields))}</span>'
     beside = "face pair" if faces > 1 else "face"
     key = f'<span class="folder">{safe(folder + slash)}</span>{safe(base)}'
@@ -140,17 +158,21 @@ def safe_lines(lines: Sequence[str]) -> str:
 
 def field_row(shown: PageField, drawn: bool) -> str:
     """Return the row of the field *shown* in the HTML list of fields; *drawn* adds its picture or waveform."""
-    words = safe(shown.description.value or shown.description.what)
-    parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="what">{words}</dd><dd class="size">{shown.size:,} B</dd>']
-    if shown.description.kind != "sound" and shown.description.lines:
-        parts.append(f"<dd><pre>{safe_lines(shown.description.lines)}</pre></dd>")
-    if drawn and shown.face and shown.description.kind in ("picture", "sound"):
+    words, kind, lines = safe(shown.description.value or shown.description.what), "what", shown.description.lines
+    if shown.text and drawn:
+        words, kind, lines = safe_lines(shown.text.split(NEWLINE)), "what prose", ()
+    elif shown.text:  # the tile has it above; the large view has it here
+        lines = shown.text.split(NEWLINE)
+    parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="{kind}">{words}</dd><dd class="size">{shown.size:,} B</dd>']
+    if lines and shown.description.kind != "sound":
+        parts.append(f"<dd><pre>{safe_lines(lines)}</pre></dd>")
+    if drawn and shown.rank == (0, 0) and shown.face and not shown.broken:
         parts.append(f"<dd>{shown.face}</dd>")
     return "".join([*parts, "</div>"])
 
 
 def field(member: Member, audible: bool, side: int) -> PageField:
-    """Return *member* with its HTML; its picture has up to *side* pixels, its sound is embedded if *audible*."""
+    """Return *member* with its HTML; pictures have up to *side* pixels, sounds and videos play if *audible*."""
     description = describe(member)
     page_field = PageField(printable(field_name(member)) or "-", member.size, description)
     if description.kind == "picture":
@@ -171,9 +193,33 @@ def field(member: Member, audible: bool, side: int) -> PageField:
         return page_field._replace(
             face=wrong(description.what), broken=description.what, sound=not may_be_picture(member)
         )
+    if is_video(member):
+        face = still(member, f"{page_field.name}: {description.what}", side)
+        return page_field._replace(
+            face=face, player=video_player(member, page_field.name, face) if audible else SILENT_PLAYER
+        )
+    if description.kind == "text":
+        words = beginning(member)
+        face = f"<pre>{safe_lines(words.split(NEWLINE))}</pre>"
+        return page_field._replace(face=face, text="" if description.value == words else words)
     if description.lines:
         return page_field._replace(face=f"<pre>{safe_lines(description.lines)}</pre>")
     return page_field
+
+
+def is_video(member: Member) -> bool:
+    """True if the first bytes of *member* are those of a video."""
+    with member.open() as file:
+        file_type = type_of_file(file.read(MAGIC_BYTES))
+    return file_type is not None and file_type.kind == VIDEO
+
+
+def beginning(member: Member) -> str:
+    """Return the text of *member*, up to 2,000 bytes of it, without a newline at the end."""
+    with member.open() as file:
+        head = file.read(MAX_TEXT_BYTES)
+    words = codecs.getincrementaldecoder("utf-8")("replace").decode(head).rstrip(NEWLINE)
+    return words + ("…" if member.size > MAX_TEXT_BYTES else "")
 
 
 def wrong(words: str) -> str:
@@ -187,17 +233,44 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
     It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
     """
     header = decoding.picture_header(member)
-    decoded = decoding.decoded(member, side, side)
-    width, height = decoded.size
-    tiny = max(decoded.size) <= MAX_LOSSLESS_PIXELS
+    return image_html(decoding.decoded(member, side, side), (header.width, header.height), words)
+
+
+def still(member: Member, words: str, side: int) -> str:
+    """Return the HTML of the first frame of the video *member*, of up to *side* by *side* pixels; *words* describe it.
+
+    "" if it can't be decoded, or PyAV is not installed. Raises: StorageError if its file has become shorter.
+    """
+    try:
+        with member.open() as file, open_video(file, member.size, decode=True) as opened:
+            frame: Any = next(opened.decode(video=0))
+            picture = frame.to_image()
+    except (StorageError, MemoryError):
+        raise
+    except Exception:  # FFmpeg's errors have many classes; no PyAV is a TarToolsError
+        return ""
+    size = picture.size
+    picture.thumbnail((side, side))
+    return image_html(picture, size, words, "still")
+
+
+def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") -> str:
+    """Return the HTML of *picture*, of Pillow, as WebP, with the *size* that it had; *words* describe it.
+
+    *kind*: a class of the element, beside "tiny" for pictures of up to 64 pixels.
+    """
+    width, height = picture.size
+    tiny = max(picture.size) <= MAX_LOSSLESS_PIXELS
     file = io.BytesIO()
-    decoded.save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_EFFORT, lossless=tiny)
-    pixels = f"{header.width}x{header.height}"
-    if max(header.width, header.height) > side:
+    picture.save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_EFFORT, lossless=tiny)
+    pixels = f"{size[0]}x{size[1]}"
+    classes = " ".join([kind] * bool(kind) + ["tiny"] * tiny)
+    html_class = f' class="{classes}"' if classes else ""
+    if size != picture.size:
         pixels += f", shown at {width}x{height}"
     return (
         f'<img alt="{safe(words)}" width="{width}" height="{height}" decoding="async"'
-        f'{" class=tiny" if tiny else ""} src="{embedded(file.getvalue(), "image/webp")}">'
+        f'{html_class} src="{embedded(file.getvalue(), "image/webp")}">'
         f'<span class="pixels">{pixels}</span>'
     )
 
@@ -211,6 +284,21 @@ def waveform(member: Member) -> str:
         f'<svg class="wave" viewBox="0 0 {len(peaks)} 100" preserveAspectRatio="none" aria-hidden="true">'
         f'<path d="{bars}"/></svg>'
     )
+
+
+def video_player(member: Member, name: str, face: str) -> str:
+    """Return the HTML player of the video *member*, labelled *name*; "" if browsers do not know its format.
+
+    With *face*, a still on the tile, only the large view shows the player.
+    """
+    payload = member.read()
+    file_type = type_of_file(payload[:MAGIC_BYTES])
+    kind = MEDIA_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
+    if kind is None or (kind == "video/webm" and WEBM_MARK not in payload[:WEBM_MARK_BYTES]):
+        return ""
+    source = embedded(payload, kind) + FIRST_FRAME
+    hidden = " class=large" if face else ""
+    return f'<video controls preload="metadata"{hidden} aria-label="{safe(name)}" src="{source}"></video>'
 
 
 def player(member: Member, name: str) -> str:
