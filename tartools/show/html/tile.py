@@ -32,7 +32,7 @@ MEDIA_TYPES = {
     **{"m4v": "video/mp4", "mkv": "video/webm"},
 }
 WEBM_MARK, WEBM_MARK_BYTES = b"webm", 64  # the DocType of WebM, which browsers play; of other Matroska they may not
-MAX_TEXT_BYTES = 2000  # of a text that a tile shows
+SHOWN_TEXT_BYTES = 2000  # of a text that a tile shows
 SILENT_PLAYER = '<p class="silent">too large to be played here</p>'
 NEWLINE = "\n"
 FIRST_FRAME = "#t=0.001"  # of a URL of a video: shows a frame before it plays (W3C, Media Fragments URI)
@@ -217,9 +217,9 @@ def is_video(member: Member) -> bool:
 def beginning(member: Member) -> str:
     """Return the text of *member*, up to 2,000 bytes of it, without a newline at the end."""
     with member.open() as file:
-        head = file.read(MAX_TEXT_BYTES)
+        head = file.read(SHOWN_TEXT_BYTES)
     words = codecs.getincrementaldecoder("utf-8")("replace").decode(head).rstrip(NEWLINE)
-    return words + ("…" if member.size > MAX_TEXT_BYTES else "")
+    return words + ("…" if member.size > SHOWN_TEXT_BYTES else "")
 
 
 def wrong(words: str) -> str:
