@@ -13,7 +13,7 @@ function __tartools_fields
 end
 complete -c tarindex -s o -l output -x -d 'File or URL to write; with --for, a directory.'
 complete -c tarindex -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
-complete -c tarindex -l for -x -a 'dali wids webshart energon' -d 'Write an index for another tool: dali, wids, webshart or energon.'
+complete -c tarindex -l for -x -a 'dali wids openclip webshart energon' -d 'An index for another tool: dali, wids, openclip, webshart, energon.'
 complete -c tarindex -s f -l fields -x -a '(__tartools_fields)' -d 'Columns of values, in quotes: \'cls json:score\'.'
 complete -c tarindex -l facts -d 'Columns of facts about pictures, sounds and videos.'
 complete -c tarindex -l pictures -d 'Columns of size, format and mode of pictures alone.'

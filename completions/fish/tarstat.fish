@@ -12,6 +12,7 @@ function __tartools_fields
     done 2>/dev/null' fields (commandline -opc)[2..]
 end
 complete -c tarstat -l classes -x -a '(__tartools_fields)' -d 'Count the values of these too, in quotes: \'label json:split\'.'
+complete -c tarstat -l hours -d 'Add up the hours of sounds and videos.'
 complete -c tarstat -l decode -d 'Decode all pictures, to find broken ones.'
 complete -c tarstat -l json -d 'Print one JSON object.'
 complete -c tarstat -s p -l parallel -x -d 'Number of workers. Default: one per core, up to 4.'

@@ -54,6 +54,9 @@ reported; samples that a tool would miss or misread are an error.
             DALI (index_paths). Names must not contain blanks.
   wids      shardindex.json in the directory that has all shards, for
             wids.ShardListDataset. wids reads names of up to 100 bytes.
+  openclip  sizes.json in the directory of the shards: the number of samples
+            in each, so that open_clip needs no --train-num-samples. It looks
+            for the file beside the first shard.
   webshart  SHARD.json beside SHARD.tar.
   energon   SHARD.tar.idx beside SHARD.tar, and .nv-meta in the directory that
             has all shards (or that -o names), for Megatron-Energon. All
@@ -94,6 +97,8 @@ Examples:
     tarindex --for dali 'train-*.tar'
   Make data/shardindex.json, for wids:
     tarindex --for wids 'data/train-*.tar'
+  Make data/sizes.json, for the training of open_clip:
+    tarindex --for openclip 'data/train-*.tar'
   Make an index for webshart of each shard, such as index/train-000.json:
     tarindex --for webshart 'data/train-*.tar' -o index
   Make a data set of Megatron-Energon, whose samples are read as they are:
@@ -125,8 +130,8 @@ class TableOutput(cli.Group):
     url: Annotated[str, Option("-o --output TABLE", "File or URL to write; with --for, a directory.")] = ""
     force: cli.Force = False
     format: Annotated[
-        Literal["dali", "wids", "webshart", "energon"] | None,
-        Option("--for TOOL", "Write an index for another tool: dali, wids, webshart or energon."),
+        Literal["dali", "wids", "openclip", "webshart", "energon"] | None,
+        Option("--for TOOL", "An index for another tool: dali, wids, openclip, webshart, energon."),
     ] = None
 
 

@@ -11,10 +11,15 @@ animation), to find truncated and damaged ones. If simplejpeg is installed, it d
 damage that Pillow does not notice, but it also refuses a few valid but unusual ones. Large payloads of local files that
 are neither classes nor pictures are not read at all. Names and values are escaped.
 
+--hours adds up the lengths of the sounds (wav, flac, ogg, opus, mp3, m4a) and videos (mp4, mov, mkv, webm, avi) in each
+field, from their headers. Those that can't be read are counted and listed as broken, as pictures are; --decode also
+decodes WAV, FLAC and Ogg. Videos and m4a need PyAV, the extra tartools[video].
+
 For tables, only the columns are read, so sizes are those of the samples, without headers and padding. Classes come from
 columns with the names of their fields (tarindex -f cls), pictures from the columns of tarindex --pictures; without
-these columns they are not counted. Fields of --classes that have no column are read from the shards. So are all samples
-with --decode, and samples whose members are not listed in the table (members without a field, and duplicate fields).
+these columns they are not counted. --hours takes the columns of tarindex --facts. Fields of --classes that have no
+column are read from the shards, and so are sounds and videos for --hours. So are all samples with --decode, and samples
+whose members are not listed in the table (members without a field, and duplicate fields).
 
 Up to 20 keys are listed of broken pictures, and of samples without a field that most samples have; --json lists up to
 1,000,000 of each.
@@ -42,6 +47,8 @@ remote shards is mostly waiting: -p 16 is faster than the default.
                 classes (values: how many; counts; long: above 256 bytes),
                 pictures (formats, sizes, width, height, broken; broken_in and
                 why: of the first that is; broken_keys)
+                with --hours, lengths (count, hours, seconds in all, min, median
+                and max in seconds; broken ... as for pictures)
   values        with --classes json:split: field, samples, missing,
                 missing_in, classes, as above
   combinations  of each, the most frequent first: fields, samples
@@ -54,6 +61,8 @@ Examples:
   List all pictures that can't be decoded:
     tarstat --decode --json train.tar |
       jq -r '.fields[].pictures.broken_keys[]?'
+  Add up the hours of speech:
+    tarstat --hours 'speech-*.tar' | grep ^hours
   Count the values of two more fields, with eight workers:
     tarstat --classes 'label json:split' -p 8 'train-*.tar'
   Get the size of each field, for a program:
@@ -84,11 +93,16 @@ from tartools.tar.groups import Need
 
 
 class Looks(cli.Group):
-    """Options for the counts and their report: classes (more fields to count values of), decode (pictures), json."""
+    """Options for the counts and their report: classes, hours, decode, json.
+
+    classes: more fields to count values of. hours: add up the lengths of sounds and videos. decode: decode pictures,
+    and with *hours* sounds, to find broken ones.
+    """
 
     classes: Annotated[
         str | None, Option("--classes NAMES", "Count the values of these too, in quotes: 'label json:split'.")
     ] = None
+    hours: Annotated[bool, Option("--hours", "Add up the hours of sounds and videos.")] = False
     decode: Annotated[bool, Option("--decode", "Decode all pictures, to find broken ones.")] = False
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False
 
@@ -105,6 +119,10 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     value_columns = [column for word, column in words.items() if column.choices != (word,)]
     measure = partial(decoding.facts, decode=looks.decode)
     kinds = FieldKinds(make_class_test(class_fields), is_picture_field, measure, value_columns)
+    if looks.hours:
+        from tartools.samples.kinds import has_length, length_of
+
+        kinds = kinds._replace(has_length=has_length, measure_length=partial(length_of, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
     need = Need.PAYLOADS if value_columns else Need.FIELDS
     reading = Reading(source.strictness, need, columns=columns, alike=True)
@@ -125,6 +143,8 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     unseen += [name for name, values in summary.values.items() if not values.samples]
     if unseen and summary.samples:
         raise no_sample_has(" ".join(unseen), summary.fields)
+    if looks.hours and summary.samples and not any(field.lengths for field in summary.fields.values()):
+        account.warn("no field holds sounds or videos, by its last part, so there are no hours to add up")
     if looks.decode and (hint := decoding.simplejpeg_hint(summary.fields)):
         account.warn(hint)
     if columns:

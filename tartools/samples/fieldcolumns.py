@@ -144,6 +144,16 @@ class FieldColumn:
         Samples that are rows of a table are not measured: an item is None if the table has no facts of a picture, and
         the result is None if it has no columns for them.
         """
+        return self.facts((), measure)
+
+    def facts(
+        self, names: Sequence[str], measure: Callable[[Member], tuple[Any, ...]]
+    ) -> Sequence[tuple[Any, ...] | None] | None:
+        """Return the result of `measure(member)` for each member, a tuple of the facts *names*, such as "seconds".
+
+        Samples that are rows of a table are not measured: the result is from its columns then, None without these, and
+        an item is None if all its facts are null.
+        """
         return [measure(Member._make(member)) for member in self.members]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from tartools.errors import in_units, printable, several, shown
 from tartools.samples.account import SORT_HINT
 from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, draw_skyline, percent, share_of, shorten
-from tartools.stages.summary import BUCKET_BITS, Distribution, FieldSummary, Summary
+from tartools.stages.summary import BUCKET_BITS, Distribution, FieldSummary, LengthCounts, Summary
 
 Facts = Mapping[str, Any]
 
@@ -20,6 +20,8 @@ MAX_NAME_CHARS = 16  # characters of a field name in a table; longer ones are cu
 MAX_FIELD_ROWS = 40  # of a table of fields
 MAX_TABLE_ROWS = 8  # classes, sizes or combinations in a table
 TOO_MANY_VALUES = "more than 1,000"
+MICROSECONDS_PER_SECOND = 1_000_000
+MICROSECONDS_PER_HOUR = 3600 * MICROSECONDS_PER_SECOND
 HISTOGRAM_STEPS = 12  # of a histogram
 
 
@@ -110,7 +112,26 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
             "why": pictures.why,
             "broken_keys": pictures.broken.first,
         }
+    if field.lengths:
+        facts["lengths"] = facts_of_lengths(field.lengths)
     return facts
+
+
+def facts_of_lengths(lengths: LengthCounts) -> dict[str, Any]:
+    """Return the facts of --json about the *lengths* of sounds or videos, in hours and seconds, and broken ones."""
+    times, broken = lengths.microseconds, lengths.broken
+    return {
+        "count": sum(times.buckets.values()),
+        "hours": times.total / MICROSECONDS_PER_HOUR,
+        "seconds": times.total / MICROSECONDS_PER_SECOND,
+        **{
+            name: None if time is None else time / MICROSECONDS_PER_SECOND for name, time in spread_facts(times).items()
+        },
+        "broken": broken.count,
+        "broken_in": broken.first[0] if broken.first else None,
+        "why": lengths.why,
+        "broken_keys": broken.first,
+    }
 
 
 def spread_facts(numbers: Distribution) -> dict[str, int | None]:
@@ -225,6 +246,15 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
         if pictures["broken"]:
             yield f"broken {name}: {broken_in_words(pictures)}"
             yield from (f"broken {name} in: {key}" for key in shorten_keys(pictures["broken_keys"]))
+    if lengths := field.get("lengths"):
+        if lengths["count"]:
+            yield (
+                f"hours {name}: {lengths['hours']:.4f}, {lengths['count']} members, each {lengths['min']:.2f} to "
+                f"{lengths['max']:.2f} seconds, median {lengths['median']:.2f}"
+            )
+        if lengths["broken"]:
+            yield f"broken {name}: {broken_in_words(lengths)}"
+            yield from (f"broken {name} in: {key}" for key in shorten_keys(lengths["broken_keys"]))
     if classes := field.get("classes"):
         yield from class_lines(name, classes)
 
@@ -248,9 +278,9 @@ def sides_in_words(pictures: Facts) -> str:
     )
 
 
-def broken_in_words(pictures: Facts) -> str:
-    """Return the number of broken pictures in *pictures*, the facts of a field, with the first key and its reason."""
-    return f"{pictures['broken']}, first {shorten(pictures['broken_in'])} ({pictures['why']})"
+def broken_in_words(payloads: Facts) -> str:
+    """Return the number of broken *payloads*, and the key of the first and the reason, in words."""
+    return f"{payloads['broken']}, first {shorten(payloads['broken_in'])} ({payloads['why']})"
 
 
 def shorten_keys(first_keys: Sequence[str]) -> list[str]:
@@ -331,6 +361,9 @@ def field_tables(facts: Facts) -> Iterator[Section]:
         if field.get("pictures"):
             yield picture_table(name, field["pictures"])
             yield from key_table(f"Broken {name}", field["pictures"]["broken_keys"], field["pictures"]["broken"])
+        if field.get("lengths"):
+            yield length_table(name, field["lengths"])
+            yield from key_table(f"Broken {name}", field["lengths"]["broken_keys"], field["lengths"]["broken"])
         note = torn_words(field) if field["torn"] is not None else ""
         yield from key_table(f"Without {name}", field["missing_keys"] or (), field["missing"], note)
 
@@ -361,6 +394,15 @@ def picture_table(name: str, pictures: Facts) -> Section:
     if pictures["broken"]:
         notes.append(f"broken: {broken_in_words(pictures)}")
     return Section("\n".join(notes), (f"<Pictures {name}", ">count", "|"), rows)
+
+
+def length_table(name: str, lengths: Facts) -> Section:
+    """Return the table about the *lengths* of the sounds or videos in the field *name*: hours, and seconds of one."""
+    columns = ("min", "median", "max")
+    row = [f"{lengths['count']:,}", f"{lengths['hours']:,.3f}"]
+    row += ["-" if lengths[column] is None else f"{lengths[column]:,.2f} s" for column in columns]
+    note = f"broken: {broken_in_words(lengths)}" if lengths["broken"] else ""
+    return Section(note, (f"<Lengths {name}", ">count", ">hours", *(f">{column}" for column in columns)), [("", *row)])
 
 
 def class_tables(facts: Facts) -> Iterator[Section]:

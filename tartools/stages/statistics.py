@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from tartools.samples.sample import text
 from tartools.samples.values import Column
 from tartools.shards.reading import counted
 from tartools.stages import summary
-from tartools.stages.summary import Distribution, FieldSummary, PictureCounts, Summary
+from tartools.stages.summary import Distribution, FieldSummary, LengthCounts, PictureCounts, Summary
 from tartools.tables import schema, source
 from tartools.tables.described import PICTURE_COLUMNS
 from tartools.tables.listed import column_names, texts_of_column
@@ -26,6 +27,7 @@ from tartools.tables.schema import is_table
 from tartools.tar import Member
 
 MAX_CLASS_BYTES = 256  # bytes of a value that counts as a class
+LENGTH_COLUMNS = ("seconds", "broken")  # columns of a table for each field of sounds or videos
 MAX_KEYS_LISTED = 1000  # keys that are always listed
 
 
@@ -35,13 +37,16 @@ class FieldKinds(NamedTuple):
     `classes(name)`: True if values of the field are counted one by one. `columns`: the columns whose values, such as
     those inside JSON, are counted so, too. `pictures(name)`: True if its payloads are
     pictures to measure. `measure(member)`: returns the facts of a picture: width, height, format, ..., and last the
-    reason if it is broken.
+    reason if it is broken. `has_length(name)`: True if its payloads are sounds or videos to measure;
+    `measure_length(name, member)`: returns (seconds, the reason if it is broken).
     """
 
     classes: Callable[[str], bool]
     pictures: Callable[[str], bool]
     measure: Callable[[Member], tuple[Any, ...]]
     columns: Sequence[Column] = ()
+    has_length: Callable[[str], bool] = lambda _: False
+    measure_length: Callable[[str, Member], tuple[Any, ...]] = lambda _, __: (None, None)
 
 
 def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
@@ -112,6 +117,8 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts:
             field.add(count_field(column, kinds))
         if kinds.pictures(name):
             field.pictures = count_pictures(combinations, name, kinds)
+        if kinds.has_length(name):
+            field.lengths = count_lengths(combinations, name, kinds)
 
 
 def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> PictureCounts | None:
@@ -119,18 +126,42 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
 
     `kinds.measure` measures each. None if the samples are table rows without columns for that.
     """
-    pictures: list[tuple[int, str, tuple[Any, ...]]] = []
+    pictures = _keyed_facts(combinations, name, lambda column: column.picture_facts(kinds.measure))
+    return None if pictures is None else PictureCounts.of(pictures)
+
+
+def count_lengths(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> LengthCounts | None:
+    """Return the lengths of the sounds or videos in the field *name* of *combinations*, which are samples by fields.
+
+    `kinds.measure_length` measures each. None if the samples are table rows without columns for that.
+    """
+    measure = partial(kinds.measure_length, name)
+    lengths = _keyed_facts(combinations, name, lambda column: column.facts(LENGTH_COLUMNS, measure))
+    return None if lengths is None else LengthCounts.of(lengths)
+
+
+def _keyed_facts(
+    combinations: Sequence[Combination],
+    name: str,
+    facts_of: Callable[[FieldColumn], Sequence[tuple[Any, ...] | None] | None],
+) -> list[tuple[str, tuple[Any, ...]]] | None:
+    """Return (key, facts) of the payloads of the field *name* of *combinations*, in the order of the samples.
+
+    *facts_of*: returns the facts of the payloads of a column, the fault last; None if there are none, which is then the
+    result. Only broken payloads have their key: the others have "".
+    """
+    rows: list[tuple[int, str, tuple[Any, ...]]] = []
     for same in combinations:
         for column in same.columns:
-            facts_of_column = column.picture_facts(kinds.measure) if column.name == name else ()
+            facts_of_column = facts_of(column) if column.name == name else ()
             if facts_of_column is None:
                 return None
             for index, facts in enumerate(facts_of_column):
-                if facts is not None:  # keys are needed of broken pictures alone
+                if facts is not None:  # keys are needed of broken payloads alone
                     key = "" if facts[-1] is None else text(same.keys[index])
-                    pictures.append((same.numbers[index], key, facts))
-    pictures.sort(key=itemgetter(0))  # so that the first one does not depend on how the input is cut into batches
-    return PictureCounts.of([(key, facts) for _, key, facts in pictures])
+                    rows.append((same.numbers[index], key, facts))
+    rows.sort(key=itemgetter(0))  # so that the first one does not depend on how the input is cut into batches
+    return [(key, facts) for _, key, facts in rows]
 
 
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
@@ -168,8 +199,8 @@ def columns_of_tables(
     """Return (columns to count samples from, number of fields in all tables); ([], 0) if samples must be read.
 
     They must if not all *urls* are tables with columns of keys and members, or if a field that the user named, in
-    *class_fields* or in the columns of *kinds*, has no column. `kinds`: the fields whose values or pictures are
-    counted; *account* warns of those without columns, which are not.
+    *class_fields* or in the columns of *kinds*, has no column, or a field with lengths has none. `kinds`: the fields
+    whose values, pictures or lengths are counted; *account* warns of those without columns, which are not.
     """
     if not all(map(is_table, urls)):
         return [], 0
@@ -181,6 +212,12 @@ def columns_of_tables(
                 return [], 0
             if any(set(column_names([column])).isdisjoint(table.names) for column in kinds.columns):
                 return [], 0
+            lengths = [
+                f"{name}.{column}" for name in filter(kinds.has_length, table.fields) for column in LENGTH_COLUMNS
+            ]
+            if not {*lengths}.issubset(table.names):
+                return [], 0
+            columns |= dict.fromkeys(lengths)
             fields.update(table.fields)
             classes.update(name for name in filter(kinds.classes, table.fields) if name not in table.names)
             for name in filter(kinds.pictures, table.fields):

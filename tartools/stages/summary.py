@@ -133,13 +133,46 @@ class PictureCounts:
 
 
 @dataclass
+class LengthCounts:
+    """Lengths of the sounds or videos in one field.
+
+    `microseconds`: of those that are not broken; whole numbers, so that sums do not depend on their order.
+    `broken`: number of broken ones, and keys of the first ones. `why`: the reason for the first one, None without.
+    """
+
+    microseconds: Distribution = field(default_factory=Distribution)
+    broken: Tally = field(default_factory=Tally)
+    why: str | None = None
+
+    @classmethod
+    def of(cls, lengths: Sequence[tuple[str, tuple[float | None, str | None]]]) -> LengthCounts:
+        """Return the counts of *lengths*, (key, (seconds, fault)), in the order of the input.
+
+        A payload whose fault is not None is broken, and its length does not count.
+        """
+        broken = [(key, fault) for key, (_, fault) in lengths if fault is not None]
+        whole = [round(seconds * 1_000_000) for _, (seconds, fault) in lengths if fault is None and seconds is not None]
+        return cls(
+            Distribution.of(whole),
+            Tally(len(broken), [key for key, _ in broken]),
+            broken[0][1] if broken else None,
+        )
+
+    def add(self, later: LengthCounts) -> None:
+        """Add the counts of *later*, a later part of the input."""
+        self.microseconds.add(later.microseconds)
+        self.why = later.why if self.why is None else self.why
+        self.broken.add(later.broken.count, later.broken.first, MAX_REMEMBERED_KEYS)
+
+
+@dataclass
 class FieldSummary:
     """Counts of one field.
 
     `members`: number of members. `samples`: number of samples that have it. `lacking`: key of the first that lacks it,
     or None.
     `sizes`: of payloads, in bytes. `classes`: value -> count. `long`: number of values too long for a class.
-    `pictures`: counts of pictures, None if it has none.
+    `pictures`: counts of pictures, None if it has none. `lengths`: of sounds or videos, if they are asked for, or None.
     `small`, `large`: (size, place) of its smallest and largest payloads, up to 20 each, if they are asked for.
     """
 
@@ -150,6 +183,7 @@ class FieldSummary:
     classes: Counts = field(default_factory=dict)
     long: int = 0  # values that are too long for a class
     pictures: PictureCounts | None = None
+    lengths: LengthCounts | None = None
     small: list[tuple[int, Any]] = field(default_factory=list)
     large: list[tuple[int, Any]] = field(default_factory=list)
 
@@ -165,6 +199,10 @@ class FieldSummary:
             self.pictures.add(later.pictures)
         else:
             self.pictures = self.pictures or later.pictures
+        if self.lengths and later.lengths:
+            self.lengths.add(later.lengths)
+        else:
+            self.lengths = self.lengths or later.lengths
         if later.small:
             self.small = sorted(self.small + later.small)[:MAX_EXTREMES]
         if later.large:

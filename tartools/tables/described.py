@@ -221,13 +221,23 @@ class DescribedColumn(FieldColumn):
         An item is None if the table has neither size nor fault of the picture. The fault is None for a picture that is
         not broken. Nothing is measured: *measure* is for the other kinds of columns.
         """
-        columns = [self._columns.values(f"{self.name}.{column}") for column in PICTURE_COLUMNS]
-        if any(values is None for values in columns):
-            return None
-        rows = zip(*([values[row] for row in self._rows] for values in columns if values is not None), strict=True)
-        return [
+        rows = self.facts(PICTURE_COLUMNS, measure)
+        return rows and [
             (width, height, str(form), None, None if why is None else str(why or "-"))
             if why is not None or (isinstance(width, int) and isinstance(height, int))
             else None
-            for width, height, form, why in rows
+            for width, height, form, why in (row or (None,) * len(PICTURE_COLUMNS) for row in rows)
         ]
+
+    def facts(
+        self, names: Sequence[str], measure: Callable[[Member], tuple[Any, ...]]
+    ) -> Sequence[tuple[Any, ...] | None] | None:
+        """Return the facts *names* of each payload from the table; None if it lacks a column of them.
+
+        An item is None if all its facts are null. Nothing is measured: *measure* is for the other kinds of columns.
+        """
+        columns = [self._columns.values(f"{self.name}.{name}") for name in names]
+        if any(values is None for values in columns):
+            return None
+        rows = zip(*([values[row] for row in self._rows] for values in columns if values is not None), strict=True)
+        return [None if all(value is None for value in row) else row for row in rows]

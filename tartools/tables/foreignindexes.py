@@ -6,6 +6,8 @@
 - wids (`ShardListDataset`): one JSON file with the number of samples in each shard. wids indexes the samples of a shard
   itself, when it opens it: a shard that it would index in another way than we do is a
   failure.
+- open_clip (`open_clip_train.data.get_dataset_size`): sizes.json in the directory of the shards, one JSON object: base
+  name of each shard: number of its samples.
 - webshart: a JSON file beside each shard, with offset and length of each member.
 - Megatron-Energon: what its command `energon prepare` makes, but for dataset.yaml. Beside each shard, SHARD.tar.idx:
   the offsets of all samples and the end of the last one, 8 bytes each, lowest first. In the directory .nv-meta of the
@@ -25,6 +27,7 @@ import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, groupby, takewhile
 from operator import itemgetter
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 TAR_SUFFIX = ".tar"
 DALI_VERSION = b"v1.2"
 WIDS_NAME = "shardindex.json"
+OPENCLIP_NAME = "sizes.json"
 MAX_WIDS_NAME_BYTES = 100  # bytes of a name that wids reads: those in the last header block of a member
 MAX_WIDS_PAYLOAD_BYTES = 8 << 30  # bytes of a payload whose size wids can't read: such sizes are not octal
 SQLITE_PATH, UUID_PATH, INFO_PATH, SPLIT_PATH = (
@@ -178,11 +182,13 @@ def index_places(
         name = Url(url).name.removesuffix(TAR_SUFFIX) + index_format.suffix if index_format.suffix else url
         name = index_folder + name.rpartition("/")[2] if index_folder else name
         if name in users and not index_format.suffix:
-            raise UsageError(f"{shown(url)} is named twice, and wids would not tell its samples apart")
+            raise UsageError(f"{shown(url)} is named twice, and {tool} would not tell its samples apart")
         if name in users:
             raise UsageError(f"{shown(users[name])} and {shown(url)} would have the same index {shown(name)}")
         users[name] = url
     if index_format.names:
+        if tool == "openclip":
+            _check_openclip_names(urls, folder)
         folder = folder or common_folder(urls)
     places = IndexPlaces({url: name for name, url in users.items()}, folder, force, tmpdir)
     if tool == "energon":
@@ -346,6 +352,37 @@ def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
     places.write_json(WIDS_NAME, {"__kind__": "wids-shard-index-v1", "wids_version": 1, "shardlist": shard_list})
 
 
+def _check_openclip_names(urls: Sequence[str], folder: str) -> None:
+    """Raise UsageError if two of the shards *urls* have one name, or *folder* is "" and they are in several folders."""
+    names: dict[str, str] = {}
+    for url in urls:
+        place, _, name = Url(url).name.rpartition("/")
+        if names.setdefault(name, url) != url:
+            raise UsageError(f"{shown(names[name])} and {shown(url)} have one name, by which open_clip looks up sizes")
+        if not folder and place != Url(urls[0]).name.rpartition("/")[0]:
+            where = f"{shown(urls[0])} and {shown(url)} are in different directories"
+            raise UsageError(f"{where}, and open_clip looks beside the first shard: name its directory with -o DIR")
+
+
+def _check_openclip(row: IndexedSample) -> None:
+    """Raise SampleError if open_clip would make no sample, or several, of that of *row*."""
+    _check_grouping("open_clip", row)
+    fields = [part.field.lower() for part in row.parts]
+    for part, field in zip(row.parts, fields, strict=True):
+        if fields.count(field) > 1:
+            raise row.refusal("differs from another one in case alone; open_clip makes two samples of them", part.field)
+
+
+def _write_openclip(shards: IndexedShards, places: IndexPlaces) -> None:
+    """Write the file for open_clip in the folder of *places*: base name and number of samples of each of *shards*.
+
+    Raises: StorageError if it can't be written.
+    """
+    places.write_json(
+        OPENCLIP_NAME, {Url(url).name.rpartition("/")[2]: sum(1 for _ in rows) for url, _, rows in shards}
+    )
+
+
 def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write webshart's index of each of *shards* to its URL in *places*, beside the shard.
 
@@ -372,13 +409,13 @@ def _check_energon_names(places: IndexPlaces) -> None:
             raise UsageError(f"{shown(url)}: Energon needs a name that ends in .tar, without braces and backslashes")
 
 
-def _check_energon(row: IndexedSample) -> None:
-    """Raise SampleError if Energon would skip the sample of *row*, or read one where *row* has no field."""
+def _check_grouping(tool: str, row: IndexedSample) -> None:
+    """Raise SampleError if *tool* would skip the sample of *row*, or read one where *row* has no field."""
     first, slash, _ = row.key.partition(b"/")
     if row.parts and slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
-        raise row.refusal("has a name that Energon passes over", row.parts[0].field)
+        raise row.refusal(f"has a name that {tool} passes over", row.parts[0].field)
     if not row.parts and row.key.endswith(b"."):
-        raise row.refusal("has no field, but Energon treats it as a sample; leave it out of the shard")
+        raise row.refusal(f"has no field, but {tool} treats it as a sample; leave it out of the shard")
 
 
 def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
@@ -448,6 +485,9 @@ def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection)
 INDEX_FORMATS = {
     "dali": IndexFormat(".idx", (), _write_dali),
     "wids": IndexFormat("", (WIDS_NAME,), _write_wids, _check_wids),
+    "openclip": IndexFormat("", (OPENCLIP_NAME,), _write_openclip, _check_openclip),
     "webshart": IndexFormat(".json", (), _write_webshart),
-    "energon": IndexFormat(".tar.idx", (SQLITE_PATH, UUID_PATH, INFO_PATH, SPLIT_PATH), _write_energon, _check_energon),
+    "energon": IndexFormat(
+        ".tar.idx", (SQLITE_PATH, UUID_PATH, INFO_PATH, SPLIT_PATH), _write_energon, partial(_check_grouping, "Energon")
+    ),
 }

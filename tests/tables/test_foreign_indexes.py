@@ -23,10 +23,11 @@ from tests.conftest import Run, make_samples, make_tar, python
 from tests.properties.test_model import Members, samples_of
 from tests.tiers import by_turns
 
-FORMATS = ("dali", "wids", "webshart", "energon")
+FORMATS = ("dali", "wids", "openclip", "webshart", "energon")
 FILES = {  # of the shards d/a.tar and d/b.tar
     "dali": ["d/a.idx", "d/b.idx"],
     "wids": ["d/shardindex.json"],
+    "openclip": ["d/sizes.json"],
     "webshart": ["d/a.json", "d/b.json"],
     "energon": [
         *(f"d/.nv-meta/{name}" for name in (".info.json", "index.sqlite", "index.uuid", "split.yaml")),
@@ -180,6 +181,60 @@ def test_names_that_wids_reads(run: Run, tmp_path: Path) -> None:
     assert [(key, fields) for key, _, fields in found] == [
         (name.removesuffix(".cls"), {".cls": data.hex()}) for name, data in members if name != "README"
     ]
+
+
+def size_by_open_clip(shards: list[Path]) -> int:
+    """Return the number of samples as `open_clip_train.data.get_dataset_size` looks it up."""
+    sizes = json.loads((shards[0].parent / "sizes.json").read_text())
+    return sum(int(sizes[shard.name]) for shard in shards)
+
+
+@pytest.mark.parametrize("change", [str, accented])
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_openclip(kind: int, change: Callable[[str], str], run: Run, tmp_path: Path) -> None:
+    """Sizes are the numbers of samples that webdataset, which open_clip reads with, makes of each shard."""
+    put(tmp_path, 7, change, kind)
+    shards = [tmp_path / "d/a.tar", tmp_path / "d/b.tar"]
+    run("tarindex", "--for", "openclip", "d/a.tar", "d/b.tar").output()
+    assert files_in(tmp_path) == ["d/a.tar", "d/b.tar", "d/sizes.json"]
+    sizes = json.loads((tmp_path / "d/sizes.json").read_text())
+    program = "import sys, webdataset\n"
+    program += "for path in sys.argv[1:]: print(sum(1 for _ in webdataset.WebDataset(path, shardshuffle=False)))"
+    numbers = python(program, *shards).output().split()
+    counts = {path.name: int(number) for path, number in zip(shards, numbers, strict=True)}
+    assert sizes == counts
+    assert size_by_open_clip(shards) == sum(counts.values()) and size_by_open_clip(shards[1:]) == counts["b.tar"]
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["0.cls", "__meta__/1.cls"], "the member '__meta__/1.cls' has a name that open_clip passes over"),
+        (["0.cls", "e."], "the member 'e.' has no field, but open_clip treats it as a sample"),
+        (["0.jpg", "0.JPG"], "the member '0.jpg' differs from another one in case alone; open_clip makes two samples"),
+    ],
+)
+def test_what_open_clip_counts_in_another_way(names: list[str], why: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(name, b"1") for name in names]))
+    assert run("tarindex", "--for", "openclip", "a.tar").failure(lines=1).startswith(f"tarindex: a.tar: {why}")
+    assert files_in(tmp_path) == ["a.tar"]
+
+
+def test_shards_that_open_clip_would_not_find(run: Run, tmp_path: Path) -> None:
+    for name in ("x/a.tar", "x/b.tar", "y/a.tar", "y/c.tar"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(make_tar(make_samples(2)))
+    line = ("tarindex", "--for", "openclip")
+    said = run(*line, "x/a.tar", "y/c.tar").failure(2)
+    assert "x/a.tar and y/c.tar are in different directories, and open_clip looks beside the first shard: name" in said
+    assert "x/a.tar and y/a.tar have one name, by which open_clip looks up sizes" in run(
+        *line, "-o", "x", "x/a.tar", "y/a.tar"
+    ).failure(2)
+    assert "x/a.tar is named twice, and openclip would not tell its samples apart" in run(
+        *line, "x/a.tar", "x/a.tar"
+    ).failure(2)
+    run(*line, "-o", "x", "x/a.tar", "y/c.tar").output()
+    assert json.loads((tmp_path / "x/sizes.json").read_text()) == {"a.tar": 2, "c.tar": 2}
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -381,7 +436,10 @@ def test_an_empty_shard(name: str, run: Run, tmp_path: Path) -> None:
     else:
         assert (done.status, done.stderr) == (0, "")
         told = json.loads((tmp_path / FILES[name][0]).read_text())
-        assert told.get("files") == {} or [shard["nsamples"] for shard in told["shardlist"]] == [0, 2]
+        if name == "openclip":
+            assert told == {"a.tar": 0, "b.tar": 2}
+        else:
+            assert told.get("files") == {} or [shard["nsamples"] for shard in told["shardlist"]] == [0, 2]
 
 
 def test_two_shards_of_one_name(run: Run, tmp_path: Path) -> None:

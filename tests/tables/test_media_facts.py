@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +19,9 @@ from PIL import Image, ImageOps
 from tartools.samples.mp3frames import measure_mp3
 from tests.archives import photograph
 from tests.commands.conftest import Inside
-from tests.conftest import make_tar, python
+from tests.conftest import BIN, make_tar, python
 from tests.media import make_sound, make_video
+from tests.processes import on_terminal
 from tests.tiers import also
 
 SOUND = ("seconds", "rate", "channels", "format", "broken")
@@ -262,3 +265,53 @@ def test_without_pyav_sounds_and_pictures_are_measured_and_videos_name_the_extra
         done = python(code, *options, "videos.tar", "-o", "v.parquet", folder=tmp_path)
         assert done.status == 1 and why in done.stderr and "tartools[video]" in done.stderr
         assert not (tmp_path / "v.parquet").exists()
+
+
+HOURS = """\
+hours flac: 0.0011, 2 members, each 1.50 to 2.50 seconds, median 1.50
+broken flac: 2, first c (its first bytes do not match any sound format)
+broken flac in: c
+broken flac in: d
+hours mp4: 0.0010, 2 members, each 1.50 to 2.00 seconds, median 1.50
+broken mp4: 2, first c (its first bytes do not match any video format)
+broken mp4 in: c
+broken mp4 in: d
+"""
+
+
+def test_tarstat_adds_up_hours(inside: Inside, samples: list[tuple[str, bytes]], tmp_path: Path) -> None:
+    """From shards, by two workers, from the columns of a table, and from a table without columns."""
+    inside("tarindex", "--facts", "a.tar", "-o", "t.parquet").output()
+    inside("tarindex", "a.tar", "-o", "plain.parquet").output()
+    (tmp_path / "b.tar").write_bytes((tmp_path / "a.tar").read_bytes())
+    for line in (["a.tar"], ["-p", "2", "a.tar"], ["t.parquet"], ["--decode", "a.tar"]):
+        lines = inside("tarstat", "--hours", *line).output().decode().splitlines(keepends=True)
+        assert "".join(line for line in lines if line.startswith(("hours", "broken flac", "broken mp4"))) == HOURS
+    done = inside("tarstat", "--hours", "plain.parquet")
+    assert done.status == 0 and HOURS.splitlines()[0] in done.stdout.decode()
+    assert b"hours" not in inside("tarstat", "a.tar").output()  # only if they are asked for
+    fields = json.loads(inside("tarstat", "--hours", "--json", "a.tar", "b.tar", "-p", "2").output())["fields"]
+    lengths = {field["field"]: field["lengths"] for field in fields if "lengths" in field}
+    assert lengths["flac"] == {
+        **{"count": 4, "hours": 8 / 3600, "seconds": 8.0, "min": 1.5, "median": 1.5, "max": 2.5},
+        **{"broken": 4, "broken_in": "c", "why": "its first bytes do not match any sound format"},
+        "broken_keys": ["c", "d", "c", "d"],
+    }
+    assert lengths["mp4"]["seconds"] == 7.0 and lengths.keys() == {"flac", "mp4"}
+
+
+def test_hours_of_nothing_are_a_warning(inside: Inside, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
+    done = inside("tarstat", "--hours", "a.tar")
+    assert done.status == 0
+    assert (
+        done.stderr == "tarstat: no field holds sounds or videos, by its last part, so there are no hours to add up\n"
+    )
+
+
+def test_hours_on_a_terminal(samples: list[tuple[str, bytes]], tmp_path: Path) -> None:
+    done = on_terminal([BIN / "tarstat", "--hours", "a.tar"], tmp_path)
+    assert done.status == 0
+    screen = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout.decode() + done.stderr)
+    assert re.search(r"Lengths flac +count +hours +min +median +max", screen)
+    assert re.search(r"2 +0\.001 +1\.50 s +1\.50 s +2\.50 s", screen)

@@ -46,6 +46,27 @@ def measured_kind(field: str) -> PayloadKind | None:
     return MEASURED_BY_SUFFIX.get(suffix_of(field))
 
 
+def has_length(field: str) -> bool:
+    """True if payloads of *field* have a length in seconds, by its suffix: sounds and videos."""
+    kind = measured_kind(field)
+    return kind is not None and "seconds" in dict(kind.facts)
+
+
+def length_of(field: str, member: Member, *, decode: bool = False) -> tuple[float | None, str | None]:
+    """Return (seconds, None) for the sound or video *member* of *field*, else (None or seconds, why it is broken).
+
+    Raises: TarToolsError if it can't be read, or for a video without PyAV.
+    """
+    kind = measured_kind(field)
+    assert kind is not None
+    assert kind.measure is not None
+    facts = dict(zip(dict(kind.facts), kind.measure(member, decode), strict=True))
+    seconds, broken = facts["seconds"], facts["broken"]
+    if not isinstance(seconds, float):
+        return None, str(broken or "its header does not say how long it is")
+    return seconds, None if broken is None else str(broken)
+
+
 def fact_of(name: str, member: Member) -> object:
     """Return the fact called *name*, such as "seconds", of *member*, by its field, else by its first bytes.
 
