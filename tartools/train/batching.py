@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tartools.train.epochorder import RowOrder, key_of, permuted
+from tartools.train.epochorder import RowOrder, make_order_key, permute
 
 
 class RankSteps(NamedTuple):
@@ -35,8 +35,8 @@ class RankSteps(NamedTuple):
 
         The samples after the full steps are shared evenly in one more step. If they are fewer than ranks, the step
         before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
-        batches. With *drop_last* these samples are left out. With *single*, which is for samples and not for batches,
-        nothing is taken along: some ranks have one sample more.
+        batches. *drop_last*: leave these samples out. *single*: True for samples in place of batches: nothing is taken
+        along, and some ranks have one sample more.
         """
         full, remaining = divmod(max(length - begin, 0), world_size * size)
         if drop_last:
@@ -57,7 +57,7 @@ class RankSteps(NamedTuple):
             yield self.rest[at], self.rest[at + 1]
 
     def after(self, steps: int) -> int:
-        """Return the first position that no rank has consumed after *steps* steps of all ranks."""
+        """Return the first position that no rank has consumed once all ranks have made *steps* steps."""
         if steps < self.full:
             return self.begin + steps * self.world_size * self.size
         return int(self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)])
@@ -83,8 +83,8 @@ class BatchedOrder:
         table, count = getattr(dataset, "table", dataset), len(dataset)
         self.length = inner.length
         self._inner, self._size, self._drop_last, self._local = inner, size, drop_last, local
-        self._labels = labels_of(table, count, bucket)
-        self._costs = None if max_cost is None else costs_of(table, count, max_cost)
+        self._labels = number_buckets(table, count, bucket)
+        self._costs = None if max_cost is None else parse_costs(table, count, max_cost)
         self._max_cost = 0 if max_cost is None else max_cost[1]
         check = None if self._costs is None else [zlib.crc32(self._costs.tobytes()), self._max_cost]
         # identifies the order in states
@@ -93,7 +93,7 @@ class BatchedOrder:
         self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*, as int64."""
+        """Return the row numbers at *positions* (an array) of epoch number *epoch* of a run with *seed*, as int64."""
         return self._batches(seed, epoch)[0][positions]
 
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
@@ -108,7 +108,7 @@ class BatchedOrder:
         bounds_left = (
             bounds_left[: len(bounds_left) - (len(bounds_left) - 1) % world_size]
             if self._drop_last
-            else split(bounds_left, world_size)
+            else halve_batches(bounds_left, world_size)
         )
         return RankSteps(world_size, int(bounds_left[0]), 0, 1, bounds_left)
 
@@ -116,13 +116,13 @@ class BatchedOrder:
         """Return (rows in the order of the epoch, positions at which batches begin and the last one ends); cached."""
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             # The stable sort by bucket keeps the order of the epoch within a bucket, so each bucket is one run, which
-            # `_starts` cuts into batches. Then whole batches move: at random, or to the place at which `inner` reached
-            # their last row, so that block-shuffled rows are read from neighbouring bytes.
+            # `_find_starts` cuts into batches. Then whole batches move: at random, or to the place at which `inner`
+            # reached their last row, so that block-shuffled rows are read from neighbouring bytes.
             rows = self._inner.rows(np.arange(self.length), seed, epoch)
             order = np.argsort(self._labels[rows], kind="stable")
             labels = self._labels[rows[order]]
             of_label = labels.searchsorted(labels, "right")  # where the label of each row ends
-            starts = self._starts(rows[order], of_label)
+            starts = self._find_starts(rows[order], of_label)
             ends = np.append(starts[1:], len(order))[: len(starts)]
             if self._drop_last:
                 full = (ends - starts == self._size) | (ends < of_label[starts])
@@ -131,7 +131,7 @@ class BatchedOrder:
             moved = (
                 np.argsort(order[ends - 1])
                 if self._local
-                else permuted(np.arange(count), count, key_of(seed, epoch, 2))
+                else permute(np.arange(count), count, make_order_key(seed, epoch, 2))
             )
             starts, ends = starts[moved], ends[moved]
             bounds = np.concatenate(([0], np.cumsum(ends - starts)))
@@ -139,7 +139,7 @@ class BatchedOrder:
             self._cached_epoch = (seed, epoch), rows[order[at]], bounds
         return self._cached_epoch[1:]
 
-    def _starts(self, rows: Any, of_label: Any) -> Any:
+    def _find_starts(self, rows: Any, of_label: Any) -> Any:
         """Return the indexes in *rows*, which are sorted by label, at which batches begin.
 
         A batch ends at `size` rows, where its label ends, or before its costs would exceed the maximum.
@@ -158,13 +158,13 @@ class BatchedOrder:
         return np.array(starts, np.int64)
 
 
-def split(bounds: Any, world_size: int) -> Any:
+def halve_batches(bounds: Any, world_size: int) -> Any:
     """Halve batches of the last step, the largest first, until each rank has one; return the new *bounds*.
 
     *bounds*: positions at which batches begin, and the end of the last one. Batches of earlier steps are halved only if
     the last step has too few samples; batches of one sample are never, so that at last some ranks may have none.
 
-    >>> split(np.array([0, 4, 8, 16]), 2).tolist(), split(np.array([0, 1, 3]), 4).tolist()
+    >>> halve_batches(np.array([0, 4, 8, 16]), 2).tolist(), halve_batches(np.array([0, 1, 3]), 4).tolist()
     ([0, 4, 8, 12, 16], [0, 1, 2, 3])
     """
     count = len(bounds) - 1
@@ -179,7 +179,7 @@ def split(bounds: Any, world_size: int) -> Any:
     return bounds
 
 
-def labels_of(table: Any, count: int, bucket: Any) -> Any:
+def number_buckets(table: Any, count: int, bucket: Any) -> Any:
     """Return the bucket number of each of *count* rows, as int64; 0 for all if *bucket* is None.
 
     *bucket*: the name of a column of *table*, whose values are one bucket each; an array with a label for each row; or
@@ -206,7 +206,7 @@ def labels_of(table: Any, count: int, bucket: Any) -> Any:
     return labels
 
 
-def costs_of(table: Any, count: int, max_cost: Any) -> Any:
+def parse_costs(table: Any, count: int, max_cost: Any) -> Any:
     """Return the cost of each of *count* rows, as int64 or float64.
 
     *max_cost*: a pair of costs (the name of a column of *table*, or an array) and the maximal cost of a batch.

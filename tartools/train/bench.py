@@ -83,7 +83,7 @@ class BatchNote(NamedTuple):
 
 
 class LooseFiles(Dataset[Any]):
-    """Samples by number from the files or objects below *prefix*; adjacent files with one key are a sample."""
+    """Samples by number from the files or objects below *prefix*; adjacent files with one key are one sample."""
 
     def __init__(self, prefix: str) -> None:
         self._objects = ObjectDataset(prefix)
@@ -108,8 +108,8 @@ class LooseFiles(Dataset[Any]):
         ]
 
 
-class ByNumber(Dataset[Any]):
-    """Batches of *dataset*: for a list of sample numbers the pair (batch, `BatchNote`) that `batch_of` makes.
+class NumberedBatches(Dataset[Any]):
+    """A dataset of batches of *dataset*: for a list of sample numbers the pair (batch, `BatchNote`).
 
     *chooser* decodes each sample. If a sample fails, the item is the error as a value: workers can't raise it
     unchanged.
@@ -119,10 +119,10 @@ class ByNumber(Dataset[Any]):
         self._dataset, self._chooser = dataset, chooser
 
     def __getitems__(self, numbers: list[int]) -> Any:
-        return batch_of(lambda: self._dataset.__getitems__(numbers), self._chooser)
+        return make_batch(lambda: self._dataset.__getitems__(numbers), self._chooser)
 
 
-class ByShard(IterableDataset[Any]):
+class ShardBatches(IterableDataset[Any]):
     """Batches of the shards of *row*, in stored order: pairs (batch, `BatchNote`), or errors in their place.
 
     *chooser* decodes each sample. An error is a value, because workers can't raise it unchanged.
@@ -133,7 +133,7 @@ class ByShard(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         source = iter(self._source)
-        while (batch := batch_of(lambda: [*islice(source, self._size)], self._chooser)) is not None:
+        while (batch := make_batch(lambda: [*islice(source, self._size)], self._chooser)) is not None:
             yield batch
 
 
@@ -142,7 +142,7 @@ def _keep_undecoded(field: str, data: bytes) -> bytes | None:
     return None if suffix_of(field) in DECODED_SUFFIXES else data
 
 
-def batch_of(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
+def make_batch(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
     """Return (batch, `BatchNote`) of the samples that `read()` returns, decoded and collated; None if there are none.
 
     *decode*: called with each sample. A TarToolsError of reading or decoding is returned, not raised; that of decoding
@@ -210,19 +210,19 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
     torch.set_num_threads(1)
     Image.init()
     chooser = FieldChooser(decode=[PictureDecoder("rgb8", PICTURES), _keep_undecoded])  # pictures to RGB, arrays, JSON
-    cached = _drop(row)
+    cached = _drop_cached_pages(row)
     begun = clock()
-    how, count = _batches(row, chooser)
+    how, count = _loader_arguments(row, chooser)
     listed, begun = clock() - begun, clock()
     timed, seconds, cpu = np.zeros(5), 0.0, 0.0  # of these: samples, bytes; seconds read, decoded, collated
     count_read = passes = 0
     while count and (
         passes < row.passes if row.passes else seconds < row.seconds and clock() - begun < MAX_TIME_RATIO * row.seconds
     ):
-        cached = max(cached, _drop(row))
+        cached = max(cached, _drop_cached_pages(row))
         used = _processor_seconds()
-        with closing(_notes(how, row.workers)) as notes:
-            came, batch_facts, took = _pass(row, notes, count, row.seconds - seconds)
+        with closing(_iterate_notes(how, row.workers)) as notes:
+            came, batch_facts, took = _measure_pass(row, notes, count, row.seconds - seconds)
         cpu += _processor_seconds() - used
         timed, seconds, count_read, passes = (
             timed + batch_facts,
@@ -244,37 +244,37 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
     }
 
 
-def _drop(row: BenchRow) -> float:
-    """Drop the files of a cold *row* from the page cache; return the share that is still cached.
+def _drop_cached_pages(row: BenchRow) -> float:
+    """Drop the files of *row* from the page cache if it is cold; return the share of their pages that is still cached.
 
-    Of a row that is not cold nothing is dropped, and the share is 1.0.
+    1.0 for a row that is not cold.
     """
     if row.cold:
         openfiles.drop(row.files)
     return openfiles.share_cached(row.files) if row.cold else 1.0
 
 
-def _batches(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]:
+def _loader_arguments(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]:
     """Return (arguments of DataLoader for the batches of *row*, number of samples of a pass).
 
     *chooser* decodes the samples. An item of the DataLoader is a pair (batch, `BatchNote`), or an error as a value.
     """
     if row.form == "tar":
-        return {"dataset": ByShard(row, chooser), "batch_size": None}, row.samples
+        return {"dataset": ShardBatches(row, chooser), "batch_size": None}, row.samples
     dataset = bench_dataset(row.form, row.urls)
     count = min(row.samples, len(dataset))
     ordered = dataset if row.form == "table" else range(count)
     order = StatefulSampler(ordered, 1, SHUFFLE_MODES[row.order], batch_size=row.batch, rank=0, world_size=1)
-    return {"dataset": ByNumber(dataset, chooser), "batch_sampler": order, "collate_fn": as_it_is}, count
+    return {"dataset": NumberedBatches(dataset, chooser), "batch_sampler": order, "collate_fn": as_it_is}, count
 
 
-def _notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
-    """Yield the note of each batch of a pass. Its *workers* end with this generator.
+def _iterate_notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
+    """Yield the `BatchNote` of each batch of a pass. Its workers end with this generator.
 
-    *how*: arguments of DataLoader. *workers*: number of its worker processes; 0: none.
-    Raises: the error that came in place of a batch.
+    *how*: arguments of DataLoader. *workers*: number of its worker processes; 0: none. Raises: the error that came in
+    place of a batch.
     """
-    iterator = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_leave_signals))
+    iterator = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_ignore_signals))
     try:
         for item in iterator:
             if isinstance(item, TarToolsError):
@@ -285,13 +285,13 @@ def _notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None
             iterator._shutdown_workers()  # type: ignore[attr-defined]
 
 
-def _leave_signals(_worker: int) -> None:
+def _ignore_signals(_worker: int) -> None:
     """Ignore SIGINT and SIGHUP in a worker of DataLoader: the process that started it ends it."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
-def _pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_seconds: float) -> tuple[int, Any, float]:
+def _measure_pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_seconds: float) -> tuple[int, Any, float]:
     """Make one pass over *count* samples, or the part of it that *max_seconds* seconds allow.
 
     Returns (samples read, sums, seconds): the sums, over batches that were timed, are an array of samples, bytes, and

@@ -46,7 +46,10 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
 @contextmanager
 def _raise_cause(file: object) -> Iterator[None]:
-    """Raise the last error of *file* (its `failure`), with the URL, in place of the one that torch raises after it."""
+    """For the body of `with`: replace what it raises by `file.failure`, the last error of *file*, which has the URL.
+
+    torch raises an error of its own after that one.
+    """
     try:
         yield
     except Exception as error:

@@ -63,9 +63,10 @@ class FieldCollation:
 
 
 def with_explanation(function: Any, names: Sequence[str], argument: str = "collate_fn") -> Any:
-    """Return *function* as a `FieldCollation` if it is torch's or webdataset's default; else unchanged.
+    """Return *function* as a `FieldCollation`, which explains errors, if it is torch's or webdataset's default.
 
-    None is torch's default. *names*, *argument*: those of `FieldCollation`.
+    Any other function is returned unchanged; None is torch's default. *names*: fields of samples that are tuples.
+    *argument*: name of the argument that takes another function, for messages.
     """
     if function is None or any(function is default for default in DEFAULT_FUNCTIONS):
         return FieldCollation(function or default_collate, names, argument)
@@ -94,15 +95,16 @@ def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: st
     is_named = all(isinstance(sample, (list, tuple)) and len(sample) == len(names) for sample in samples)
     if names and is_named:
         columns = zip(names, zip(*samples, strict=True), strict=True)
-        found = (_mismatch(values, f"field {name!r}", name, argument) for name, values in columns)
+        found = (_describe_values(values, f"field {name!r}", name, argument) for name, values in columns)
         return next(filter(None, found), "")
-    return _mismatch(samples, "", "", argument)
+    return _describe_values(samples, "", "", argument)
 
 
-def _mismatch(values: Sequence[Any], place: str, field: str, argument: str) -> str:
+def _describe_values(values: Sequence[Any], place: str, field: str, argument: str) -> str:
     """Return why *values*, one of each sample, do not fit into one batch; "" if no reason is found.
 
-    *place*: where they are, in words. *field*: their field, "" if it is not known. *argument*: see `describe_mismatch`.
+    *place*: where they are, in words. *field*: their field, "" if it is not known. *argument*: name of the argument
+    that takes another function for batches.
     """
     subject = place or "a sample"
     if any(value is None for value in values):
@@ -116,29 +118,31 @@ def _mismatch(values: Sequence[Any], place: str, field: str, argument: str) -> s
                     f"all have, as in fields='jpg cls', or write {argument}=list"
                 )
         parts = ((name, [value[name] for value in values]) for name in values[0])
-        found = (_mismatch(part, f"field {name!r}", str(name), argument) for name, part in parts)
+        found = (_describe_values(part, f"field {name!r}", str(name), argument) for name, part in parts)
         return next(filter(None, found), "")
     if all(isinstance(value, (list, tuple)) for value in values):
         if len(lengths := dict.fromkeys(map(len, values))) > 1:
-            return _unequal(subject, f"{' and '.join(map(str, [*lengths][:2]))} items", _pad_advice(argument))
+            return _unequal_message(subject, f"{' and '.join(map(str, [*lengths][:2]))} items", _pad_advice(argument))
         columns = enumerate(zip(*values, strict=True))
         prefix = f"{place}, " if place else ""
-        found = (_mismatch(part, f"{prefix}item {number}", field, argument) for number, part in columns)
+        found = (_describe_values(part, f"{prefix}item {number}", field, argument) for number, part in columns)
         return next(filter(None, found), "")
     if not all(isinstance(value, (torch.Tensor, np.ndarray)) for value in values):
         return ""
     shapes = [*dict.fromkeys(tuple(value.shape) for value in values)]
     if len(shapes) < 2:
         return ""
-    return _unequal(subject, f"shapes {list(shapes[0])} and {list(shapes[1])}", _advice(field, shapes, argument))
+    return _unequal_message(
+        subject, f"shapes {list(shapes[0])} and {list(shapes[1])}", _shape_advice(field, shapes, argument)
+    )
 
 
-def _unequal(subject: str, sizes: str, advice: str) -> str:
+def _unequal_message(subject: str, sizes: str, advice: str) -> str:
     """Return the message that *subject* has different *sizes* in one batch, with *advice*."""
     return f"{subject} has {sizes} in one batch, which needs equal ones: {advice}"
 
 
-def _advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) -> str:
+def _shape_advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) -> str:
     """Return what to write so that values of *field* with different *shapes* fit into one batch.
 
     *argument*: takes another function for batches.
@@ -190,7 +194,7 @@ def padded(samples: Sequence[Any], value: float = 0) -> Any:
     Raises: UnequalBatchError, with field or item and shapes, if values do not fit even so.
     """
     try:
-        return _padded(samples, value)
+        return _pad_values(samples, value)
     except UnequalBatchError:
         raise
     except Exception:  # torch and numpy have many
@@ -199,15 +203,15 @@ def padded(samples: Sequence[Any], value: float = 0) -> Any:
         raise
 
 
-def _padded(values: Sequence[Any], fill: float) -> Any:
+def _pad_values(values: Sequence[Any], fill: float) -> Any:
     """Return *values*, one of each sample, as a batch: sequences as a `Padded`, filled up with *fill*."""
     first = values[0]
     if all(isinstance(value, Mapping) and value.keys() == first.keys() for value in values):
-        return {name: _padded([value[name] for value in values], fill) for name in first}
+        return {name: _pad_values([value[name] for value in values], fill) for name in first}
     if all(map(_is_sequence, values)):
-        return _as_padded([*_tensors(values)], fill)
+        return _pad_tensors([*_make_tensors(values)], fill)
     if isinstance(first, tuple) and all(isinstance(value, tuple) and len(value) == len(first) for value in values):
-        return tuple(_padded(part, fill) for part in zip(*values, strict=True))
+        return tuple(_pad_values(part, fill) for part in zip(*values, strict=True))
     return default_collate([*values])
 
 
@@ -218,7 +222,7 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) in (int, float) for item in value)
 
 
-def _tensors(values: Sequence[Any]) -> Iterable[torch.Tensor]:
+def _make_tensors(values: Sequence[Any]) -> Iterable[torch.Tensor]:
     """Yield *values*, tensors, arrays and lists of numbers, as tensors; lists become floats if one of them has any."""
     is_whole = all(type(item) is int for value in values if isinstance(value, list) for item in value)
     for value in values:
@@ -228,7 +232,7 @@ def _tensors(values: Sequence[Any]) -> Iterable[torch.Tensor]:
             yield torch.as_tensor(value)
 
 
-def _as_padded(tensors: list[torch.Tensor], fill: float) -> Padded:
+def _pad_tensors(tensors: list[torch.Tensor], fill: float) -> Padded:
     """Return *tensors* of one or two dimensions in one tensor, filled up at their ends with *fill*.
 
     Raises: UnequalBatchError if they differ in another dimension than the last.

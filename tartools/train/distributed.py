@@ -69,10 +69,10 @@ class _CheckpointFiles:
         return storage.exists(path)
 
 
-class _AtUrl:
-    """Base class of `StorageReader` and `StorageWriter`: torch's class of that kind, with the checkpoint at *url*.
+class _CheckpointAtUrl:
+    """Base class of `StorageReader` and `StorageWriter`: puts our files in place of those of torch's class.
 
-    *options*: arguments of torch's class.
+    *url*: the checkpoint. *options*: arguments of torch's class.
     """
 
     def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
@@ -90,7 +90,7 @@ class _AtUrl:
         return True
 
 
-class StorageWriter(_AtUrl, FileSystemWriter):
+class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
     """Saves a checkpoint to *url*, a prefix of any scheme: `dcp.save(state, storage_writer=StorageWriter(url))`.
 
     A checkpoint that is there is replaced when all ranks have saved, and then its data is removed, where the store
@@ -104,7 +104,7 @@ class StorageWriter(_AtUrl, FileSystemWriter):
         super().__init__(url, thread_count=thread_count, overwrite=overwrite, sync_files=False)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Make the folder; return *plan*, in a save without collectives with the prefix of this rank's files.
+        """Make the folder; return *plan*, with the prefix of this rank's files if ranks save without collectives.
 
         Raises: StorageError if a checkpoint is there and overwrite is False.
         """
@@ -151,20 +151,20 @@ class StorageWriter(_AtUrl, FileSystemWriter):
             pickle.dump(metadata, file)
         used = {info.relative_path for info in metadata.storage_data.values()}
         try:
-            for name in self._files():
+            for name in self._list_files():
                 if name.startswith(begin) and name.endswith(DISTCP_SUFFIX) and name.rpartition("/")[2] not in used:
                     storage.remove(name)
         except (StorageError, OSError) as error:
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
 
-    def _files(self) -> list[str]:
+    def _list_files(self) -> list[str]:
         """Return the URLs of all files or objects of the checkpoint; [] if its store can't list."""
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
         return [entry.url for entry in listed(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
 
 
-class StorageReader(_AtUrl, FileSystemReader):
+class StorageReader(_CheckpointAtUrl, FileSystemReader):
     """Loads a checkpoint from *url*, a prefix of any scheme: `dcp.load(state, storage_reader=StorageReader(url))`.
 
     Values are read in the order in which they lie in their files, in ranges read ahead. Holds: the largest value twice.

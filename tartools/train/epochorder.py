@@ -32,10 +32,10 @@ def mix_bits(values: Any, key: int) -> Any:
     return bits ^ (bits >> np.uint64(31))
 
 
-def key_of(*parts: int) -> int:
-    """Return a key of 64 bits made of *parts*.
+def make_order_key(*parts: int) -> int:
+    """Return a key of 64 bits made of the numbers *parts*, in this order.
 
-    >>> key_of(0, 0) != key_of(0, 1) != key_of(1, 0)
+    >>> make_order_key(0, 0) != make_order_key(0, 1) != make_order_key(1, 0)
     True
     """
     key = 0
@@ -44,19 +44,19 @@ def key_of(*parts: int) -> int:
     return key
 
 
-def permuted(positions: Any, count: int, key: int) -> Any:
+def permute(positions: Any, count: int, key: int) -> Any:
     """Return the values of a permutation of `range(count)` at *positions*: an array of int64.
 
     A Feistel network on pairs (low, high) with low + width * high, walked until the number is below *count*: for each
     *key* a bijection. About one microsecond for ten positions; holds a few arrays as long as *positions*.
 
-    >>> sorted(permuted(np.arange(10), 10, key=7).tolist()) == list(range(10))
+    >>> sorted(permute(np.arange(10), 10, key=7).tolist()) == list(range(10))
     True
     """
     width = np.uint64(isqrt(max(count - 1, 0)) + 1)
     height = np.uint64(-(-count // int(width)))
     values = np.asarray(positions).astype(np.uint64)
-    keys = [key_of(key, number) for number in range(FEISTEL_ROUNDS)]
+    keys = [make_order_key(key, number) for number in range(FEISTEL_ROUNDS)]
     walking = np.arange(len(values))
     while len(walking):
         high, low = np.divmod(values[walking], width)
@@ -69,7 +69,7 @@ def permuted(positions: Any, count: int, key: int) -> Any:
     return values.astype(np.int64)
 
 
-def drawn_by_share(positions: Any, bounds: Any, key: int) -> Any:
+def draw_by_share(positions: Any, bounds: Any, key: int) -> Any:
     """Return for each of *positions* a number from 0 to `len(bounds) - 1`, drawn at random by *key*, with repetition.
 
     *bounds*: cumulative sums of weights. Number n is drawn with a probability in the ratio of bounds[n] - bounds[n-1].
@@ -91,7 +91,7 @@ class PlainOrder:
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
-        return permuted(positions, self.length, key_of(seed, epoch)) if self._shuffled else positions
+        return permute(positions, self.length, make_order_key(seed, epoch)) if self._shuffled else positions
 
 
 class BlockOrder:
@@ -129,7 +129,7 @@ class BlockOrder:
         for window in np.unique(within).tolist():
             at = np.flatnonzero(within == window)
             begin, end = int(borders[window]), int(borders[window + 1])
-            moved = permuted(positions[at] - begin, end - begin, key_of(seed, epoch, window + 1)) + begin
+            moved = permute(positions[at] - begin, end - begin, make_order_key(seed, epoch, window + 1)) + begin
             run = bounds.searchsorted(moved, "right") - 1
             rows[at] = self._starts[order[run]] + moved - bounds[run]
         return rows
@@ -138,7 +138,7 @@ class BlockOrder:
         """Return (block numbers in the order of the epoch, positions where blocks begin and the last ends); cached."""
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             count = len(self._starts)
-            order = permuted(np.arange(count), count, key_of(seed, epoch))
+            order = permute(np.arange(count), count, make_order_key(seed, epoch))
             bounds = np.concatenate(([0], np.cumsum(self._counts[order])))
             self._cached_epoch = (seed, epoch), order, bounds
         return self._cached_epoch[1:]
@@ -170,7 +170,7 @@ class WeightedOrder:
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
         """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
-        return drawn_by_share(positions, self._bounds, key_of(seed, epoch))
+        return draw_by_share(positions, self._bounds, make_order_key(seed, epoch))
 
 
 class ShareOrder:
@@ -189,7 +189,9 @@ class ShareOrder:
         self.kind = mixture_fingerprint(mixture, self.length) | {"replacement": False, "per_batch": batch}
         self._batch, self._schedule = batch, mixture.schedule
         count = len(mixture.source)
-        order = permuted(np.arange(count), count, key_of(count))  # so that no pattern of the table meets the distances
+        order = permute(
+            np.arange(count), count, make_order_key(count)
+        )  # so that no pattern of the table meets the distances
         self._order = order[np.argsort(mixture.source[order], kind="stable")]
         self._sums = np.cumsum(mixture.weights[self._order])
         self._ends = np.cumsum(np.bincount(mixture.source, minlength=len(mixture.schedule[0][1])))
@@ -205,19 +207,19 @@ class ShareOrder:
         for number, (begin, end, shares) in enumerate(self._parts(epoch)):
             selected = np.flatnonzero((positions >= begin) & (positions < end))
             at = positions[selected] - begin
-            per_turn, turns, turn = in_ratio(shares, self._batch or end - begin), 1, np.int64(0)
+            per_turn, turns, turn = split_in_ratio(shares, self._batch or end - begin), 1, np.int64(0)
             if self._batch:
                 turns = (end - begin) // self._batch
                 turn, at = np.divmod(at, self._batch)
             else:
-                at = permuted(at, end - begin, key_of(seed, epoch, 0, number))
+                at = permute(at, end - begin, make_order_key(seed, epoch, 0, number))
             bounds = np.cumsum(per_turn)
             owner = source[selected] = bounds.searchsorted(at, "right")
             draw[selected] = drawn[owner] + turn * per_turn[owner] + at - (bounds - per_turn)[owner]
             drawn += turns * per_turn
         for number in np.unique(source).tolist():
             selected = np.flatnonzero(source == number)
-            moved = permuted(draw[selected], int(drawn[number]), key_of(seed, epoch, 1, number))
+            moved = permute(draw[selected], int(drawn[number]), make_order_key(seed, epoch, 1, number))
             indexes[selected] = self._points(moved, int(drawn[number]), number, seed, epoch)
         return self._order[indexes]
 
@@ -225,7 +227,7 @@ class ShareOrder:
         """Return the indexes in `_order` of the points *numbers*, of *count* points at equal distances on *source*."""
         begin, end = (int(self._ends[source - 1]) if source else 0), int(self._ends[source])
         before = self._sums[begin - 1] if begin else 0.0
-        place = ((key_of(seed, source) + epoch * GOLDEN_RATIO_64) & MASK_64) >> (64 - FRACTION_BITS)
+        place = ((make_order_key(seed, source) + epoch * GOLDEN_RATIO_64) & MASK_64) >> (64 - FRACTION_BITS)
         first = (place + 0.5) / (1 << FRACTION_BITS)
         at = before + (numbers + first) * ((self._sums[end - 1] - before) / count)
         return np.clip(self._sums.searchsorted(at, "right"), begin, end - 1)
@@ -240,10 +242,10 @@ class ShareOrder:
 RowOrder = PlainOrder | BlockOrder | WeightedOrder | ShareOrder
 
 
-def in_ratio(shares: Any, count: int) -> Any:
+def split_in_ratio(shares: Any, count: int) -> Any:
     """Return whole numbers in the ratio of *shares* that add up to *count*; the largest remainders are rounded up.
 
-    >>> in_ratio(np.array([0.7, 0.2, 0.1]), 12).tolist()
+    >>> split_in_ratio(np.array([0.7, 0.2, 0.1]), 12).tolist()
     [9, 2, 1]
     """
     exact = shares * (count / np.cumsum(shares)[-1])
@@ -253,7 +255,7 @@ def in_ratio(shares: Any, count: int) -> Any:
 
 
 def mixture_fingerprint(mixture: Weighting, length: int) -> dict[str, Any]:
-    """Return {"weights": checksum of *mixture*, "length": *length*}, by which states know the order again."""
+    """Return {"weights": checksum of *mixture*, "length": *length*}, which states of the order contain."""
     check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
     check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in mixture.schedule]).encode(), check)
     return {"weights": check, "length": length}
@@ -310,9 +312,7 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
 
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
-    """Return the number of the source of each row.
-
-    It is the index of the one of *patterns* that matches the URL of its shard.
+    """Return the number of the source of each row: the index in *patterns* of the one that matches its shard's URL.
 
     Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard without
     any.

@@ -53,7 +53,7 @@ def warn_of_dispatched_workers(workers: int) -> None:
 
 
 def _dealing_class() -> str | None:
-    """Return the name of the class on the stack that deals to ranks; None if there is none."""
+    """Return the name of the framework's class on the stack that deals samples to ranks; None if there is none."""
     if not any(module in sys.modules for module in DEALER_CLASSES):
         return None
     frame: FrameType | None = sys._getframe(1)

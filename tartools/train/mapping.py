@@ -22,7 +22,7 @@ from tartools.storage.pool import Engine, Threads, windowed
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields
-from tartools.train.mapwork import MapSource, MapWork, chunks_of, sources_of_urls
+from tartools.train.mapwork import MapSource, MapWork, make_chunks, sources_of_urls
 from tartools.train.ranks import this_rank
 from tartools.train.slices import shard_identity
 from tartools.train.states import StateError, check_state, is_count, is_list, make_state
@@ -94,14 +94,14 @@ def stream_map(
 
 
 @contextmanager
-def _calling(
+def _start_engine(
     engine: str, work: MapWork, workers: int | None, retries: int, address: str | None, cpus: float
 ) -> Iterator[tuple[Engine[Any, Answer], int]]:
-    """Start an engine that calls *work*; give it and its number of parallel calls: *workers*, or else one a core.
+    """For the body of `with`: (an engine that calls *work*, number of calls to have under way).
 
-    *engine*: "threads", "processes" or "ray". *retries*: more tries of an item whose worker was lost (not of threads);
-    *address*, *cpus*: of the engine "ray". The engine gives, for each item, a list of the results of *work*, or their
-    pickles in bytes: `engines.results` reads both.
+    *engine*: "threads", "processes" or "ray". *workers*: calls at a time; None: one a core. *retries*: more tries of an
+    item whose worker was lost (not of threads); *address*, *cpus*: of the engine "ray". The engine gives, for each
+    item, a list of the results of *work*, or their pickles in bytes: `engines.results` reads both.
     """
     if engine == "ray":
         from tartools.run import ray as cluster
@@ -120,10 +120,10 @@ def _calling(
 
 
 @contextmanager
-def _closed_at_exit(mine: list[Any]) -> Iterator[None]:
-    """If the program ends in this block, close a generator, while threads can still run.
+def _close_at_exit(mine: list[Any]) -> Iterator[None]:
+    """For the body of `with`: close a generator if the program ends in it, while threads can still run.
 
-    `mine[0]` is a weak reference to the generator.
+    `mine[0]`: a weak reference to the generator.
     """
 
     def close() -> None:
@@ -175,21 +175,22 @@ class StreamMap(IterableDataset[Any]):
             raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
         self._next, self._start = self._start, (0, 0)
         mine: list[Any] = []
-        generator = self._handed_out(*self._next, mine)
+        generator = self._yield_results(*self._next, mine)
         mine.append(weakref.ref(generator))
         return generator
 
-    def _handed_out(self, first: int, consumed: int, mine: list[Any]) -> Generator[Any, None, None]:
+    def _yield_results(self, first: int, consumed: int, mine: list[Any]) -> Generator[Any, None, None]:
         """Yield the results of this rank from its chunk number *first* on, without the first *consumed* of that chunk.
 
-        *mine* is a list with a weak reference to this generator, for `_closed_at_exit`.
+        *mine*: a list with a weak reference to this generator, by which it is closed if the program ends. Keeps the
+        position of `state_dict` current.
         """
         rank, world = this_rank()
-        pieces = islice(chunks_of(self._names, self._sources, self._size), rank + first * world, None, world)
+        pieces = islice(make_chunks(self._names, self._sources, self._size), rank + first * world, None, world)
         work = MapWork(self._function, self._sources, self._chooser)
         with (
-            _calling(work=work, **self._options) as (engine, workers),
-            _closed_at_exit(mine),
+            _start_engine(work=work, **self._options) as (engine, workers),
+            _close_at_exit(mine),
             closing(
                 windowed(pieces, engine, self._prefetch or CHUNKS_PER_WORKER * workers, ordered=self._ordered)
             ) as answers,
@@ -206,7 +207,7 @@ class StreamMap(IterableDataset[Any]):
         """Return a state with the position of the next result of this rank. Raises: ValueError unless *ordered*."""
         if not self._ordered:
             raise ValueError("results delivered out of order can't be resumed: use ordered=True")
-        return make_state({"data": self._about(), "next": self._next})
+        return make_state({"data": self._fingerprint(), "next": self._next})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration resume from *state*; the function is called again for one chunk at most.
@@ -215,13 +216,13 @@ class StreamMap(IterableDataset[Any]):
         """
         checks = {"data": is_count, "next": lambda value: is_list(value, is_count, is_count)}
         check_state(state, "a stream_map", checks)
-        if state["data"] != self._about():
+        if state["data"] != self._fingerprint():
             raise StateError("this is the state of other shards, another size of chunks, or other ranks")
         first, consumed = state["next"]
         self._start = self._next = first, consumed
 
-    def _about(self) -> int:
-        """Return a checksum of shards, chunk size, rank and order: states of any others are refused."""
+    def _fingerprint(self) -> int:
+        """Return a checksum of shards, chunk size, rank and order, by which states of any others are refused."""
         sources = [
             source.digest() if isinstance(source, Table) else (str(source), shard_identity(source))
             for source in self._sources

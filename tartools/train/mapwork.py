@@ -56,7 +56,7 @@ def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
     return [Table(url) if schema.is_table(url) else url for url in urls]
 
 
-def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:
+def make_chunks(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:
     """Yield the chunks of *sources*, whose *names* are for messages, in order.
 
     *size*: bytes of a chunk, about; None: 8 MB, of remote shards 32 MB. A shard that can't be cut is one chunk: what is
@@ -64,7 +64,7 @@ def chunks_of(names: Sequence[str], sources: Sequence[MapSource], size: int | No
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         if isinstance(source, Table):
-            for piece in _rows_of(source, number, size or CHUNK_BYTES):
+            for piece in _cut_rows(source, number, size or CHUNK_BYTES):
                 yield MapChunk(piece, name)
         else:
             version, slices = _probe_shard(source, size or (MIN_REMOTE_CHUNK_BYTES if is_far(source) else CHUNK_BYTES))
@@ -85,7 +85,7 @@ def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
     return version, -(-int(version.split()[0]) // max(size, MIN_SAMPLE_BYTES)) or 1
 
 
-def _rows_of(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
+def _cut_rows(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
     """Yield slices of rows of *table*, source *number*, whose samples have about *size* bytes together."""
     import numpy as np
 
@@ -109,7 +109,7 @@ class MapWork:
     chooser: FieldChooser
 
     def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
-        """Yield the results of the function for the samples of *chunk*; no result for None, all results of an iterator.
+        """Yield the results of the function for the samples of *chunk*: none for None, each item of an iterator.
 
         Raises: errors of the function and of reading, with notes that name sample and chunk.
         """

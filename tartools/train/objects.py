@@ -48,7 +48,9 @@ class ObjectList(Sequence[tuple[str, int]]):
 
     def __init__(self, prefixes: Name | Iterable[Name]) -> None:
         names = names_of(prefixes)
-        entries = {entry.url.encode("utf-8", "surrogateescape"): entry for entry in _listed(names)}  # some may overlap
+        entries = {
+            entry.url.encode("utf-8", "surrogateescape"): entry for entry in _list_objects(names)
+        }  # some may overlap
         self._text, self._ends, self._sizes = bytearray(), array("Q"), array("Q")
         for name, entry in sorted(entries.items(), key=operator.itemgetter(0)):
             if entry.size is None:
@@ -73,7 +75,7 @@ class ObjectList(Sequence[tuple[str, int]]):
         return entry.url, entry.size or 0
 
     def entry(self, index: int) -> ListedObject:
-        """Return URL, size and version of the object number *index* (negative: from the end). Raises: IndexError."""
+        """Return the record of object number *index* (negative: from the end), with its version. Raises: IndexError."""
         number = range(len(self))[index]
         begin = self._ends[number - 1] if number else 0
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
@@ -134,7 +136,7 @@ class ObjectDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         guard_worker()
         entry = self.objects.entry(index)
-        return self._made(listing.content_of(entry), entry.url)
+        return self._make_item(listing.content_of(entry), entry.url)
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
         """Return the items of the objects numbered *indices*, in this order."""
@@ -149,10 +151,10 @@ class ObjectDataset(Dataset[Any]):
         guard_worker()
         entries, requested = tee(map(self.objects.entry, indices))
         for data, entry in zip(listing.contents(requested), entries, strict=True):
-            yield self._made(data, entry.url)
+            yield self._make_item(data, entry.url)
 
-    def _made(self, data: bytes, url: str) -> Any:
-        """Return the item of the object *url* with the bytes *data*: these, or the transform's result for them.
+    def _make_item(self, data: bytes, url: str) -> Any:
+        """Return the item of the object *url* with the bytes *data*: these, or what the transform returns for both.
 
         Raises: errors of the transform, with a note that names the object.
         """
@@ -265,9 +267,9 @@ class ObjectStream(IterableDataset[Any]):
             sampler.load_state_dict(state)
         sampler.loader_counts = True
         self._loaded, self._positions = None, iter(sampler)
-        return self._counted(self._positions)
+        return self._count_items(self._positions)
 
-    def _counted(self, positions: SamplerIteration) -> Iterator[Any]:
+    def _count_items(self, positions: SamplerIteration) -> Iterator[Any]:
         """Yield the items of the objects with the numbers in *positions*; count each as consumed before it is yielded.
 
         *positions*: an iteration of the sampler, whose `consumed` is the count.
@@ -283,7 +285,7 @@ def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
     *prefixes*: a URL, or several: prefixes or wildcards in stores, local folders, files of web servers. An object below
     two of them comes twice. Raises: StorageError, also if nothing is there.
     """
-    for entry in _listed(names_of(prefixes)):
+    for entry in _list_objects(names_of(prefixes)):
         yield entry.url
 
 
@@ -293,13 +295,13 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     Up to 64 objects are requested ahead. Holds: up to 4 MiB of each; larger ones are read from the server as the file
     is read. Whoever takes a file closes it. Raises: StorageError.
     """
-    for url, answer in _side_by_side(_beginning, map(name_of, urls)):
+    for url, answer in _call_ahead(_read_small_object, map(name_of, urls)):
         data = answer()
         yield url, seekable.reading(url) if data is None else io.BytesIO(data)
 
 
-def _beginning(url: str) -> bytes | None:
-    """Return all bytes of *url*; None if it is not on a server, larger than 4 MiB, or of unknown size."""
+def _read_small_object(url: str) -> bytes | None:
+    """Return all bytes of the object *url* by one request; None if it is local, above 4 MiB, or of unknown size."""
     if not is_far(url):
         return None
 
@@ -315,13 +317,13 @@ def _beginning(url: str) -> bytes | None:
     return with_retries(attempt, url)
 
 
-def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
+def _list_objects(names: Iterable[str]) -> Iterator[ListedObject]:
     """Yield the objects of the URLs and patterns *names*, in their order; requests to web servers are parallel.
 
     Raises: StorageError, also if there is nothing under one of them.
     """
     urls = (url for name in names for url in ([name] if is_literal(name) else unfolded(name)))
-    for url, answer in _side_by_side(_entries, urls):
+    for url, answer in _call_ahead(_list_entries, urls):
         entry = None
         for entry in answer():
             yield entry
@@ -329,13 +331,13 @@ def _listed(names: Iterable[str]) -> Iterator[ListedObject]:
             raise StorageError("nothing is listed under this", url=url)
 
 
-def _entries(url: str) -> Iterable[ListedObject]:
+def _list_entries(url: str) -> Iterable[ListedObject]:
     """Return the objects under *url*: a list for one object of a web server, else an iterator."""
     entries = ls(url)
     return list(entries) if Url(url).is_stored and not Url(url).is_listed else entries
 
 
-def _side_by_side(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield (url, function that returns the result of *work*) for each of *urls*; up to 64 calls run ahead."""
+def _call_ahead(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield (url, function that returns `work(url)`) for each of *urls*, in order; up to 64 calls run ahead."""
     max_requests = requests_at_once(listing.MAX_OBJECT_REQUESTS)
     return windowed(urls, Threads(max_requests, work), max_requests)

@@ -150,7 +150,7 @@ class _Packing:
         while position < len(self.order):
             url = self._names.name(number)
             exists = number in old or storage.exists(url)
-            block = self._checked(url, position) if exists else self._written(url, position)
+            block = self._check_shard(url, position) if exists else self._write_shard(url, position)
             log.info("%s: %s, %d samples", shown(url), "is there" if exists else "written", len(block))
             spool.add_shard(url, version_of(url))
             spool.add(block.packed())
@@ -173,8 +173,11 @@ class _Packing:
         """
         return count > 0 and (count == self._max_count or size + sample.size > self._room)
 
-    def _written(self, url: str, position: int) -> RowBlock:
-        """Write the shard *url* with the samples from *position* on, until it is full; return its rows."""
+    def _write_shard(self, url: str, position: int) -> RowBlock:
+        """Write the shard *url* with the samples from *position* on, until it is full; return its rows.
+
+        The sample that did not fit is kept for the next shard.
+        """
         block = RowBlock(url)
         with shard_writer(Destination(url)) as sink:
             writer = cast(SampleWriter, sink)
@@ -193,10 +196,10 @@ class _Packing:
         """
         if self._next is not None and self._next[0] == position:
             return chain([self._next[1]], self._read)
-        self._read = self._begun(position)
+        self._read = self._start_reading(position)
         return self._read
 
-    def _begun(self, position: int) -> Iterator[Sample]:
+    def _start_reading(self, position: int) -> Iterator[Sample]:
         """Start to read the samples from *position* on, in workers if there are any, and return them."""
         indexes = self.order[position:]
         if not self._workers:
@@ -211,10 +214,11 @@ class _Packing:
         )
         return (_raise_error(item) for batch in batches for item in batch)
 
-    def _checked(self, url: str, position: int) -> RowBlock:
+    def _check_shard(self, url: str, position: int) -> RowBlock:
         """Return the rows of the shard *url*, which exists, after a check that it has the samples from *position* on.
 
-        Only its first and last sample are compared, and that it ends where a shard is full. Raises: StorageError.
+        Only its first and last sample are compared, and that it ends where a shard is full. Raises: StorageError if it
+        has others.
         """
         block = RowBlock(url)
         ends: list[Sample] = []
@@ -265,7 +269,7 @@ class EncodedItems(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Sample | TarToolsError:
         try:
-            fields = (self._original(index) if self.kind == KEEP_ENCODING else None) or self._fields(
+            fields = (self._stored_fields(index) if self.kind == KEEP_ENCODING else None) or self._fields(
                 self.dataset[index]
             )
             return build({"__key__": f"{index:09d}", **fields})
@@ -273,37 +277,40 @@ class EncodedItems(Dataset[Any]):
             text = str(error) if isinstance(error, TarToolsError) else f"{type(error).__name__}: {error}"
             return SampleError(f"item {index} of the dataset: {text}")
 
-    def _original(self, index: int) -> dict[str, bytes] | None:
-        """Return the fields of item *index*, its file's bytes and its label; None if *dataset* names no file for it."""
-        path_and_label = file_of(self.dataset, index)
+    def _stored_fields(self, index: int) -> dict[str, bytes] | None:
+        """Return the fields of item *index* without decoding: the bytes of its file, and its label.
+
+        None if the dataset names no file for it, or the file has no suffix.
+        """
+        path_and_label = find_item_file(self.dataset, index)
         if path_and_label is None:
             return None
         path, label = path_and_label
         suffix = os.path.splitext(path)[1][1:].lower()
         if not suffix:
             return None
-        name, value = self._labelled(label, {suffix})
+        name, value = self._label_field(label, {suffix})
         return {suffix: storage.content(local_url(os.fspath(path))), name: value}
 
     def _fields(self, item: Any) -> dict[str, bytes]:
         """Return the payloads by field of *item*, a dict, or a pair of a picture and its label. Raises: TypeError."""
         if isinstance(item, Mapping):
-            pairs = (self._named(name, value) for name, value in item.items() if not name.startswith("__"))
+            pairs = (self._named_field(name, value) for name, value in item.items() if not name.startswith("__"))
             return dict(pairs)
         if not isinstance(item, (tuple, list)) or len(item) != 2:
             raise TypeError(f"an item is a dict, or a picture and its label; not {type(item).__name__}")
-        kind = self._kind(item[0])
+        kind = self._value_suffix(item[0])
         if kind in ("cls", "json"):
             raise TypeError(f"the first of two is a picture, an array or text; not {type(item[0]).__name__}")
-        name, value = self._labelled(item[1], {kind})
+        name, value = self._label_field(item[1], {kind})
         return {kind: self._payload(kind, item[0]), name: value}
 
-    def _labelled(self, label: Any, used_names: set[str]) -> tuple[str, bytes]:
-        """Return (field, payload) of *label*. The field is its kind, as cls; label.cls if *used_names* have that."""
-        kind = self._kind(label)
+    def _label_field(self, label: Any, used_names: set[str]) -> tuple[str, bytes]:
+        """Return (field, payload) of *label*. The field is its suffix, as cls; label.cls if *used_names* have that."""
+        kind = self._value_suffix(label)
         return f"label.{kind}" if kind in used_names else kind, self._payload(kind, label)
 
-    def _named(self, name: str, value: Any) -> tuple[str, bytes]:
+    def _named_field(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return (field, payload) of *value*, which is called *name* in a dict.
 
         The field is *name*, with a suffix added if it does not say what the value is.
@@ -311,7 +318,7 @@ class EncodedItems(Dataset[Any]):
         last = suffix_of(without_codec(name)[0])
         if last in ENCODERS:
             return name, encode(name, value)
-        kind = self._kind(value)
+        kind = self._value_suffix(value)
         if kind == "bin":
             return name, self._payload(kind, value)
         is_picture = kind in PICTURE_ENCODINGS
@@ -319,7 +326,7 @@ class EncodedItems(Dataset[Any]):
             return name, text_payload(name, self._payload(last if is_picture else kind, value))
         return f"{name}.{kind}", self._payload(kind, value)
 
-    def _kind(self, value: Any) -> str:
+    def _value_suffix(self, value: Any) -> str:
         """Return the suffix for *value*: of a picture its format, else npy, cls, txt, json, or bin for bytes.
 
         Raises: TypeError for a value of another class.
@@ -357,7 +364,7 @@ class EncodedItems(Dataset[Any]):
         return encode(kind, int(value) if isinstance(value, bool) else value)
 
 
-def file_of(dataset: Any, index: int) -> tuple[str, Any] | None:
+def find_item_file(dataset: Any, index: int) -> tuple[str, Any] | None:
     """Return (path, label) of item *index* if *dataset* lists files as torchvision's `ImageFolder` does, else None.
 
     The label is the result of the dataset's `target_transform`, if it has one. For a torch `Subset` of such a dataset,

@@ -23,7 +23,7 @@ class ReaderId(NamedTuple):
 
 
 class SharedNumbers:
-    """*count* whole numbers in memory that this process shares with its workers, at first 0.
+    """*count* whole numbers (64 bits) in memory that this process shares with its workers, at first 0.
 
     `numbers`: the array. A copy that is pickled for anything but a worker gets an array of its own, with equal numbers.
     """

@@ -20,7 +20,7 @@ MAX_SEED = (1 << 63) - 1
 
 
 class SampleSeeds(NamedTuple):
-    """The seeds of all samples in one epoch of a run with *seed*, or in one *repetition* of the data in that epoch."""
+    """The seeds of all samples in one epoch of a run with *seed*; *repetition*: of the data in that epoch, from 0."""
 
     seed: int
     epoch: int
@@ -85,7 +85,10 @@ def call_with_seed(function: Callable[..., Any], parameter: str | None, seed: in
 
 
 class CurrentSample:
-    """The sample that a stream's stages work on now, for functions that ask for its seed. *seeds*: of the epoch."""
+    """The sample that a stream's stages work on now, for functions that ask for its seed; unknown at first.
+
+    *seeds*: of the epoch. `note` and `forget` wrap the samples between stages, `bind_seed` the functions in them.
+    """
 
     def __init__(self, seeds: SampleSeeds) -> None:
         self._seeds = seeds
@@ -104,7 +107,7 @@ class CurrentSample:
             self._sample = None
             yield item
 
-    def seeded(self, function: Any) -> Any:
+    def bind_seed(self, function: Any) -> Any:
         """Return *function* as a function that gets the seed of the current sample, if it asks for one; else unchanged.
 
         Its calls raise UsageError while the current sample is unknown.

@@ -71,12 +71,12 @@ class SentBuffer:
 def received_bytes(buffer: torch.Tensor) -> memoryview:
     """Return the bytes of a batch in *buffer*, in the training process; the worker reuses it once they are freed."""
     array, last = buffer.numpy(), buffer[-1:].numpy()
-    finalize(array, _free, last, os.getpid()).atexit = False
+    finalize(array, _mark_free, last, os.getpid()).atexit = False
     return memoryview(array)  # type: ignore[arg-type]
 
 
-def _free(last: Any, process: int) -> None:
-    """Clear the *last* byte of a buffer, so that the worker uses it again; only in *process*, not in its forks."""
+def _mark_free(last: Any, process: int) -> None:
+    """Clear the *last* byte of a buffer, so that the worker uses it again; only in *process* (pid), not its forks."""
     if os.getpid() == process:
         last[:] = 0
 
@@ -92,7 +92,10 @@ class SentList(list[Any]):
 
 
 def with_sent_lists(item: Any) -> Any:
-    """Return *item* with outer lists as `SentList`: the item, or lists in a tuple or dict, which torch copies."""
+    """Return *item* with lists as `SentList`: itself, or lists that are items of a tuple or values of a dict.
+
+    Deeper lists stay: torch copies only these levels.
+    """
     if type(item) is list:
         return SentList(item)
     if type(item) is tuple:
@@ -105,33 +108,33 @@ def with_sent_lists(item: Any) -> Any:
 _buffers = SharedBuffers()  # of this worker, for lists
 
 
-def _crossing(batch: SentList) -> tuple[Any, ...]:
-    """Return (function, arguments) that make the list *batch* in the training process: its reduction for queues.
+def _reduce_list(batch: SentList) -> tuple[Any, ...]:
+    """Return (function, arguments) by which queues pickle the list *batch*, and make it in the training process.
 
     The pickle of a batch of 64 KiB or more is in shared memory, if that has room.
     """
     parts: list[bytes] = []  # a payload of 64 KiB or more is one of them, and is not copied for it
     ForkingPickler(SimpleNamespace(write=parts.append), HIGHEST_PROTOCOL).dump([*batch])
     size = sum(map(len, parts))
-    if size < MIN_BUFFER_BYTES or not _fits(size):
+    if size < MIN_BUFFER_BYTES or not _has_room(size):
         return pickle.loads, (b"".join(parts),)
     buffer = _buffers.take(size)
     view, at = memoryview(buffer.numpy()), 0  # type: ignore[arg-type]
     for part in parts:
         view[at : at + len(part)] = part
         at += len(part)
-    return _received, (buffer, size)
+    return _load_list, (buffer, size)
 
 
-def _received(buffer: torch.Tensor, size: int) -> Any:
+def _load_list(buffer: torch.Tensor, size: int) -> Any:
     """Return the batch that is pickled in the first *size* bytes of *buffer*; free the buffer for its worker."""
     batch = pickle.loads(memoryview(buffer.numpy())[:size])  # type: ignore[arg-type]  # noqa: S301
     buffer[-1] = 0
     return batch
 
 
-def _fits(size: int) -> bool:
-    """True if shared memory has room for two more buffers of *size* bytes a worker: containers may have 64 MB."""
+def _has_room(size: int) -> bool:
+    """True if shared memory has room for two more buffers of *size* bytes a worker: a container may have 64 MB."""
     worker = get_worker_info()
     try:
         system = os.statvfs(SHARED_MEMORY_FOLDER)
@@ -140,4 +143,4 @@ def _fits(size: int) -> bool:
     return system.f_bavail * system.f_frsize >= 2 * size * (worker.num_workers if worker else 1)
 
 
-ForkingPickler.register(SentList, _crossing)
+ForkingPickler.register(SentList, _reduce_list)

@@ -100,7 +100,7 @@ def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[S
 
 
 def is_cut(url: str) -> bool:
-    """True if the shard *url* can be cut into slices: a remote one unless its name says that it is compressed."""
+    """True if the shard *url* can be cut into slices: not compressed, by its bytes, or by its name if it is remote."""
     if storage.plain_size(url) is None:
         return compression.split_packed(Url(url).name)[1] is None
     if schema.is_table(url):
@@ -118,7 +118,7 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     if piece.begin == piece.end:
         return None
     if schema.is_table(url):
-        return _rows(url, piece)
+        return _resolve_rows(url, piece)
     all_of_shard = piece._replace(slices=1) if piece.number == 0 else None
     if piece.slices == 1 or not storage.is_seekable(url):
         return all_of_shard
@@ -126,7 +126,7 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
         if not can_be_cut(url, file):
             return all_of_shard
         size = file.seek(0, io.SEEK_END)
-        begin, until = (_cut(file, size, piece, number) for number in (piece.number, piece.number + 1))
+        begin, until = (_cut_of_slice(file, size, piece, number) for number in (piece.number, piece.number + 1))
     if begin is None or (until is not None and until.offset <= begin.offset):
         return None
     resolved = ShardSlice(piece.shard, begin=begin.offset)
@@ -149,23 +149,26 @@ def can_be_cut(url: str, file: io.BufferedReader) -> bool:
     return compression.codec_of(head) is None and head[156:157] != GLOBAL_PAX_TYPE
 
 
-def _rows(url: str, piece: ShardSlice) -> ShardSlice | None:
+def _resolve_rows(url: str, piece: ShardSlice) -> ShardSlice | None:
     """Return *piece*, a fraction of the table *url*, as a range of rows; None if it is empty."""
     from tartools.tables import source
 
     with source.open_table(url) as table:
-        begin, end = (_share(piece, table.rows, number) for number in (piece.number, piece.number + 1))
+        begin, end = (_slice_begin(piece, table.rows, number) for number in (piece.number, piece.number + 1))
     return ShardSlice(piece.shard, begin=begin, end=end, rows=True) if end > begin else None
 
 
-def _share(piece: ShardSlice, size: int, number: int) -> int:
-    """Return where slice *number* of *piece* would begin if all were equal, in a shard of *size* bytes or rows."""
+def _slice_begin(piece: ShardSlice, size: int, number: int) -> int:
+    """Return where slice *number* of *piece* would begin if all were equal, in a shard of *size* bytes or rows.
+
+    *number*: among the slices of the shard, up to `piece.slices`, which gives the end.
+    """
     end = size if piece.end is None else piece.end
     return piece.begin + (end - piece.begin) * number // piece.slices
 
 
-def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Cut | None:
-    """Return the `Cut` where slice *number* of *piece* begins: (byte, key of the sample); None at the end of *file*.
+def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Cut | None:
+    """Return the `Cut` at which slice *number* of *piece* begins: (byte, key of the sample); None at the end of *file*.
 
     It is the first begin of a sample from the estimated begin of the slice on, but not behind the end of *piece*, which
     is the cut for `piece.slices`. *size*: bytes of the file.
@@ -174,11 +177,11 @@ def _cut(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> 
         return Cut(piece.begin, b"")
     if number == piece.slices:
         return piece.cut
-    cut = _next_cut(file, size, _share(piece, size, number))
+    cut = _search_cut(file, size, _slice_begin(piece, size, number))
     return piece.cut if piece.end is not None and (cut is None or cut.offset > piece.end) else cut
 
 
-def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
+def _search_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
     """Return the first `Cut` from byte *start* of *file* on: (byte where a sample begins, its key); None if none.
 
     *size*: bytes of the file. Samples inside of payloads that are archives themselves are passed over, as far as they
@@ -195,14 +198,14 @@ def _next_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
         if cut is None:
             start += MAX_CUT_SEARCH_BYTES
             continue
-        end = _early_end(read, cut.offset, max_bytes, size)
+        end = _inner_archive_end(read, cut.offset, max_bytes, size)
         if end is None:
             return cut
         start = end
     return None
 
 
-def _early_end(read: Read, position: int, max_bytes: int, size: int) -> int | None:
+def _inner_archive_end(read: Read, position: int, max_bytes: int, size: int) -> int | None:
     """Return the end of an archive inside a payload, if the member at *position* is in one; None if it is in the shard.
 
     It is inside if the archive ends before the shard does, of *size* bytes. None also if it does not end in the next
@@ -279,7 +282,7 @@ class SliceReader:
         self._count = 0  # samples of the slice that were had
         self._batch: Batch | None = None
         self._first = 0  # number of the first sample of the batch among those of the slice
-        self._begun = self._iterated()
+        self._begun = self._iterate()
 
     def position(self) -> Position:
         """Return the position of the next sample, from which another reader can start."""
@@ -298,7 +301,7 @@ class SliceReader:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return self._begun
 
-    def _iterated(self) -> Iterator[dict[str, Any]]:
+    def _iterate(self) -> Iterator[dict[str, Any]]:
         """Yield the samples of all slices, and keep `_number`, `_rest` and the other values for `position` current."""
         account = Account()
         while (piece := self._rest or self._numbered(self._number)) is not None:
@@ -330,7 +333,7 @@ class SliceReader:
     def _batches(self, url: str, resolved: ShardSlice, account: Account) -> Generator[Batch, None, None]:
         """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows.
 
-        Sets `_plain`: True if reading can begin at any sample of the shard.
+        Sets `_plain`: True if reading can begin at any sample of the shard. *account*: counts bytes read.
         """
         begin = resolved.begin
         if resolved.rows:
@@ -387,12 +390,12 @@ def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Accou
     except TarFormatError as error:
         if until is None or error.offset != until:
             raise
-        raise _wrong_cut(url, until) from error
+        raise _wrong_cut_error(url, until) from error
     if cut is not None and last in ((cut.key,) if going_on else (b"", cut.key)):
-        raise _wrong_cut(url, cut.offset)
+        raise _wrong_cut_error(url, cut.offset)
 
 
-def _wrong_cut(url: str, offset: int) -> StorageError:
+def _wrong_cut_error(url: str, offset: int) -> StorageError:
     """Return the error that no sample begins at byte *offset* of the shard *url*, where it was cut."""
     return StorageError(
         "no sample begins here, though it looks like it (an archive in a payload?), so workers can't share this shard: "
@@ -405,8 +408,8 @@ def _wrong_cut(url: str, offset: int) -> StorageError:
 _names: dict[bytes, str] = {}  # fields that were seen, by their bytes
 
 
-def _name(field: bytes, member: Member) -> str:
-    """Return the name of *field*, of *member*, in a dict: in lower case; `DICT_KEY` for a name that a dict can't have.
+def _field_name(field: bytes, member: Member) -> str:
+    """Return the name of *field* (bytes), of *member*, in lower case; `DICT_KEY` for a name that a dict can't have.
 
     The name is cached by *field*, for up to 1,000 fields.
     """
@@ -431,7 +434,7 @@ def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Itera
         for member in members:
             path, source, _, data, size, _ = member
             field = path[begin:]
-            name = cached_name(field) or _name(field, member)
+            name = cached_name(field) or _field_name(field, member)
             if name in sample:
                 as_dict(batch[number], needed)  # raises, if it is wanted
             if needed is not None and name not in needed:

@@ -64,17 +64,17 @@ class ShuffleBuffer:
         self._draws: list[float] = []
 
     def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples* shuffled; first take the samples again that the start cursor holds."""
-        self._samples = with_numbers(samples, self._read, self._numbers)
+        """Yield *samples* shuffled; first read the samples again that the start cursor holds."""
+        self._samples = take_numbered(samples, self._read, self._numbers)
         self._start = None
         size, initial = self._stage.size, self._stage.initial
-        while self._take(samples):
+        while self._read_sample(samples):
             if len(self._samples) < size:
-                self._take(samples)
+                self._read_sample(samples)
             if len(self._samples) >= initial:
-                yield self._drawn()
+                yield self._draw_sample()
         while self._samples:
-            yield self._drawn()
+            yield self._draw_sample()
 
     def cursor(self) -> tuple[Position, ShuffleCursor]:
         """Return (position of the source, `ShuffleCursor` counted from there).
@@ -94,7 +94,7 @@ class ShuffleBuffer:
             del self._marks[0]
         return self._marks[0]
 
-    def _take(self, samples: Iterator[Any]) -> bool:
+    def _read_sample(self, samples: Iterator[Any]) -> bool:
         """Move the next of *samples* into the buffer; return False if there is none."""
         for sample in islice(samples, 1):
             self._numbers.append(self._read)
@@ -106,7 +106,7 @@ class ShuffleBuffer:
             return True
         return False
 
-    def _drawn(self) -> Any:
+    def _draw_sample(self) -> Any:
         """Remove a random sample from the buffer, which is not empty, and return it."""
         at = self._yielded % DRAWS_AT_ONCE
         if not at or not self._draws:
@@ -133,7 +133,7 @@ class HeldSamplesReader:
     def __iter__(self) -> Iterator[Any]:
         while self._held:
             numbers, slices = self._held[0]
-            samples = with_numbers(self._read(slices), max(numbers, default=-1) + 1, numbers)
+            samples = take_numbered(self._read(slices), max(numbers, default=-1) + 1, numbers)
             while samples:
                 self._yielded += 1
                 yield samples.pop()
@@ -148,7 +148,7 @@ class HeldSamplesReader:
         return [HeldSamples(numbers[: len(numbers) - self._yielded], slices), *others]
 
 
-def with_numbers(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
+def take_numbered(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
     """Take the next *count* of *samples*; return the samples numbered *numbers* among them, in the order of *numbers*.
 
     Raises: StateError if there are fewer samples.
@@ -251,7 +251,7 @@ class Failures:
         self._count, self._last = 0, ""
 
     def counted(self, handler: Handler) -> Handler:
-        """Return *handler* as a handler whose calls are counted, unless they raise."""
+        """Return *handler* as a handler whose accepted errors are counted; errors that it raises are not."""
 
         def counting(error: Exception) -> object:
             """Call the handler, and count the error if that does not raise."""
@@ -262,7 +262,7 @@ class Failures:
         return counting
 
     def of_step(self, step: Any) -> Any:
-        """Return the stage *step* of webdataset with its handler counted; unchanged if it raises all errors."""
+        """Return the stage *step* of webdataset with its handler counted; unchanged if that accepts no errors."""
         handler = (
             step.kw.get("handler", filters.reraise_exception) if isinstance(step, filters.FilterFunction) else None
         )
@@ -324,7 +324,7 @@ class SeededDecodeStage(DecodeStage):
 
 
 def asks_for_seed(step: Any) -> bool:
-    """True if *step* is a stage of webdataset, and one of its functions asks for the seed of its sample."""
+    """True if *step* is a stage of webdataset with a function that asks for the seed of its sample."""
     if not isinstance(step, filters.FilterFunction):
         return False
     return any(callable(value) and seed_parameter(value) for value in (*step.args, *step.kw.values()))
@@ -334,8 +334,8 @@ def seeded_step(step: Any, sample: CurrentSample) -> Any:
     """Return the stage *step*, whose functions get the seed of the current *sample* where they ask for one."""
     if not asks_for_seed(step):
         return step
-    args = [sample.seeded(value) if callable(value) else value for value in step.args]
-    kw = {name: sample.seeded(value) if callable(value) else value for name, value in step.kw.items()}
+    args = [sample.bind_seed(value) if callable(value) else value for value in step.args]
+    kw = {name: sample.bind_seed(value) if callable(value) else value for name, value in step.kw.items()}
     return filters.FilterFunction(step.f, *args, **kw)
 
 

@@ -62,7 +62,8 @@ def guard_worker() -> bool:
 def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = ()) -> None:
     """In a worker, remember shard and key of *sample* for the values in *result* that perhaps can't be pickled.
 
-    *fields*: the names of the values, if *result* is a tuple of as many. `describe_unpicklable` looks them up.
+    *fields*: the names of the values, if *result* is a tuple of as many. `describe_unpicklable` looks them up. Does
+    nothing outside of workers.
     """
     if not _guarded:  # all samples come here
         return
@@ -107,10 +108,10 @@ class ResultPickler(ForkingPickler):
         except Exception as error:  # each class has its own
             if not isinstance(obj, tuple) or len(obj) != 2:
                 raise
-            return ForkingPickler.dumps(with_error(obj, error), protocol)
+            return ForkingPickler.dumps(replace_by_error(obj, error), protocol)
 
 
-def with_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, Any]:
+def replace_by_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, Any]:
     """Return *message*, (number, batch) of a worker, with torch's ExceptionWrapper about *error* in place of the batch.
 
     In a worker of torchdata the batch is (batch, worker, state): there the state becomes None.
@@ -119,12 +120,12 @@ def with_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, Any]:
     number, batch = message
     if getattr(target, "__module__", "").startswith("torchdata"):  # whose workers send their states along
         batch, worker, _ = batch
-        return number, (wrapped_error(batch, error), worker, None)
-    return number, wrapped_error(batch, error)
+        return number, (make_error_wrapper(batch, error), worker, None)
+    return number, make_error_wrapper(batch, error)
 
 
-def wrapped_error(batch: Any, error: Exception) -> Any:
-    """Return torch's ExceptionWrapper that says why *batch*, an exception or a result, can't be pickled."""
+def make_error_wrapper(batch: Any, error: Exception) -> Any:
+    """Return torch's ExceptionWrapper that says why *batch*, a result or an exception, can't be pickled: *error*."""
     from torch._utils import ExceptionWrapper
     from torch.utils.data import get_worker_info
 
@@ -154,14 +155,14 @@ def describe_unpicklable(batch: Any) -> str:
             sample, place = noted, []
         elif isinstance(value, Mapping) and DICT_KEY in value:
             sample, place = NotedValue(dict, str(value.get(DICT_URL, "")), str(value[DICT_KEY]), None), []
-        if (part := first_unpicklable(value)) is None:
+        if (part := find_unpicklable(value)) is None:
             kind = getattr(value, "__qualname__", None) or type(value).__qualname__
             return ", ".join([str(sample), *place, f"{kind} of {value.__class__.__module__}"])
         name, value = part
         place.append(f"item {name}" if isinstance(name, int) else f"field {name!r}")
 
 
-def first_unpicklable(value: Any) -> tuple[Any, Any] | None:
+def find_unpicklable(value: Any) -> tuple[Any, Any] | None:
     """Return (key or index, item) of the first item of *value* that can't be pickled; None if there is none.
 
     Looks into mappings, lists and tuples; other values have no items.

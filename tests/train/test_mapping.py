@@ -23,7 +23,7 @@ import tartools
 from tartools.errors import SampleError, StorageError, TruncatedError, UsageError
 from tartools.storage.pool import Threads
 from tartools.train import samples, stream_map
-from tartools.train.mapwork import chunks_of
+from tartools.train.mapwork import make_chunks
 from tests.conftest import Result, Run, clean_environment, make_tar, start
 from tests.processes import until
 from tests.storage.objects.faults import FaultServer
@@ -67,7 +67,7 @@ def test_each_result_comes_once(ordered: bool, left: Callable[[], list[Any]]) ->
 
 def test_no_chunk_is_smaller_than_a_sample() -> None:
     """Whoever takes `chunk_size` for a number of samples gets one, not a chunk for each byte."""
-    assert 45 < len([*chunks_of(["b.tar"], ["b.tar"], 1)]) <= -(-Path("b.tar").stat().st_size // 1024)
+    assert 45 < len([*make_chunks(["b.tar"], ["b.tar"], 1)]) <= -(-Path("b.tar").stat().st_size // 1024)
     assert list(stream_map(mixed, "b.tar", workers=2, chunk_size=1)) == expected(list(samples("b.tar")))
 
 

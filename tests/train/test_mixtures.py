@@ -15,7 +15,7 @@ import tartools
 from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
 from tartools.train import loader
-from tartools.train.batching import split
+from tartools.train.batching import halve_batches
 from tartools.train.epochorder import ShareOrder, Weighting
 from tartools.train.tabledataset import table_of
 from tests.conftest import make_tar
@@ -230,7 +230,7 @@ def test_ranks_share_batches_evenly(data: st.DataObject) -> None:
 def test_only_the_last_step_is_split() -> None:
     bounds = np.array([0, 4, 8, 12, 16, 20, 24, 25, 26])
     for world in (1, 2, 3, 4, 5, 7, 8, 9, 26, 30):
-        found = split(bounds, world).tolist()
+        found = halve_batches(bounds, world).tolist()
         assert ({*found} >= {*bounds.tolist()} and (len(found) - 1) % world == 0) or found == list(range(27))
         steps = 8 // world * world
         assert 26 - bounds[steps] < world or found[: steps + 1] == bounds[: steps + 1].tolist()

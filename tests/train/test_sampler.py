@@ -13,7 +13,7 @@ import pytest
 import tartools
 from tartools.errors import SampleError
 from tartools.train import StatefulSampler as Sampler
-from tartools.train.epochorder import drawn_by_share, key_of, permuted
+from tartools.train.epochorder import draw_by_share, make_order_key, permute
 from tests.conftest import Run, make_tar
 from tests.train.conftest import be_rank
 
@@ -30,18 +30,18 @@ def in_steps(ranks: list[list[list[int]]]) -> list[int]:
 
 
 def test_permutations_are_the_same_everywhere() -> None:
-    assert permuted(np.arange(8), 1000, key_of(7, 2)).tolist() == [265, 784, 512, 826, 34, 355, 397, 129]
-    few = permuted(np.array([0, 1, 10**11]), 10**12, key_of(7, 2))
+    assert permute(np.arange(8), 1000, make_order_key(7, 2)).tolist() == [265, 784, 512, 826, 34, 355, 397, 129]
+    few = permute(np.array([0, 1, 10**11]), 10**12, make_order_key(7, 2))
     assert few.tolist() == [621521091832, 173622542360, 330786940269]
-    assert drawn_by_share(np.arange(6), np.cumsum([1.0, 2.0, 4.0]), key_of(7, 2)).tolist() == [2, 0, 0, 2, 2, 1]
+    assert draw_by_share(np.arange(6), np.cumsum([1.0, 2.0, 4.0]), make_order_key(7, 2)).tolist() == [2, 0, 0, 2, 2, 1]
     assert next(iter(Sampler(range(1000), seed=3, batch_size=5))) == [196, 654, 70, 163, 324]
     for count in (0, 1, 2, 3, 10, 17, 1000):
         for key in range(20):
-            assert sorted(permuted(np.arange(count), count, key).tolist()) == list(range(count))
+            assert sorted(permute(np.arange(count), count, key).tolist()) == list(range(count))
 
 
 def test_permutations_are_uniform() -> None:
-    found = Counter(tuple(permuted(np.arange(4), 4, key_of(seed, 0)).tolist()) for seed in range(2400))
+    found = Counter(tuple(permute(np.arange(4), 4, make_order_key(seed, 0)).tolist()) for seed in range(2400))
     assert len(found) == 24 and min(found.values()) > 60 and max(found.values()) < 140  # 100 each, 4 sigma
 
 

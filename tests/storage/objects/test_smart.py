@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tartools.train.cursor import ShardSlice
-from tartools.train.mapwork import MapChunk, chunks_of
+from tartools.train.mapwork import MapChunk, make_chunks
 from tartools.train.ranks import ReaderId
 from tartools.train.slices import SliceReader, assign, by_number
 from tests.conftest import Run, clean_environment, make_samples, make_tar
@@ -186,7 +186,7 @@ def test_training_reads_a_shard_whole(web: WebHdfs) -> None:
     begun = SliceReader([url], by_number([ShardSlice(0)]))
     assert [*itertools.islice(begun, 2)] == read[0][:2]
     assert [*SliceReader([url], by_number([ShardSlice(0)]), begun.position())] == read[0][2:]
-    assert [*chunks_of([url], [url], 1 << 20)] == [MapChunk(ShardSlice(0), url)]  # of stream_map
+    assert [*make_chunks([url], [url], 1 << 20)] == [MapChunk(ShardSlice(0), url)]  # of stream_map
 
 
 def test_nothing_is_sent_before_it_is_complete(web: WebHdfs, run: Run) -> None:
