@@ -402,7 +402,7 @@ def test_the_site_names_mandoc_if_it_is_missing(tmp_path: Path) -> None:
 def test_the_cookbook_does_what_it_says(tmp_path: Path) -> None:
     text = (ROOT / "docs/cookbook.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert text.count("\n## ") == 25 and {kind for kind, _ in blocks} == {"sh", "python", "text"}
+    assert text.count("\n## ") == 26 and {kind for kind, _ in blocks} == {"sh", "python", "text"}
     environment = clean_environment()
     folder, printed = tmp_path, ""
     for kind, code in blocks:
