@@ -8,6 +8,8 @@ replaced by one that refuses. A header of a few kilobytes that lists a billion f
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import IO, TYPE_CHECKING
 
 from tartools.errors import TarToolsError, how_to_install
@@ -29,6 +31,7 @@ DEMUXERS = {
     "an MPEG video": "mpeg",
 }
 MICROSECONDS = 1_000_000  # of a second: the unit of FFmpeg's lengths of files
+DURATION_TAG = re.compile(r"(\d{1,6}):(\d\d):(\d\d(?:\.\d{1,9})?)$")  # of Matroska, for one stream
 MAX_FRAME_PIXELS = 89_478_485  # of a frame that FFmpeg's decoders accept; as of pictures
 # decoders without which the size of a frame is not known; all others are off while only a header is read
 HEADER_DECODERS = "mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,h261,h263,cavs,flv,vp6,vp6f,vp6a"
@@ -62,11 +65,28 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
     return av.open(file, "r", format=demuxer, options=options, io_open=_refuse_file, metadata_errors="replace")
 
 
+def stream_length(opened: InputContainer, stream: Stream) -> Fraction | None:
+    """Return the seconds of *stream* of *opened* by its header, or by the tag that Matroska has for it.
+
+    None if neither says so, and other streams, which may be longer, are in the file.
+    """
+    if stream.duration and stream.time_base is not None:
+        return Fraction(stream.duration * stream.time_base)
+    if tag := DURATION_TAG.match(stream.metadata.get("DURATION", "")):
+        hours, minutes, seconds = tag.groups()
+        return int(hours) * 3600 + int(minutes) * 60 + Fraction(seconds)
+    return file_length(opened) if len(opened.streams) == 1 else None
+
+
+def file_length(opened: InputContainer) -> Fraction | None:
+    """Return the seconds of *opened*: of its longest stream; None if the file does not say."""
+    return Fraction(opened.duration, MICROSECONDS) if opened.duration else None
+
+
 def stream_seconds(opened: InputContainer, stream: Stream) -> float | None:
     """Return the length of a *stream* of *opened* in seconds, else that of the whole file; None if it says neither."""
-    if stream.duration is not None and stream.time_base is not None:
-        return float(stream.duration * stream.time_base)
-    return None if opened.duration is None else opened.duration / MICROSECONDS
+    length = stream_length(opened, stream) or file_length(opened)
+    return None if length is None else float(length)
 
 
 def _refuse_file(url: str, flags: int, options: Mapping[str, str]) -> IO[bytes]:

@@ -11,14 +11,13 @@ there. So of a long video only the index, and the pieces from a key frame to the
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples.videos import open_video
+from tartools.samples.videos import file_length, open_video, stream_length
 from tartools.train.clips import CUT_PLACES, Clip, as_file
 from tartools.train.payloaddecoding import Resize, resize_of
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 SPREAD = "spread"  # a place besides CUT_PLACES: frames of all parts of the video
 MIN_SEEK_SECONDS = Fraction(1)  # a frame so far ahead is sought; one nearer is reached by decoding
 MAX_MISSING_FRAMES = 2  # at the end of a video; more than that was cut off
-FILE_TICKS = 1_000_000  # of a second: FFmpeg's AV_TIME_BASE
-DURATION_TAG = re.compile(r"(\d{1,6}):(\d\d):(\d\d(?:\.\d{1,9})?)$")
 
 
 @dataclass(frozen=True)
@@ -123,23 +120,9 @@ def frame_rate(stream: Any) -> Fraction:
     return Fraction(rate)
 
 
-def stream_length(container: Any, stream: Any) -> Fraction | None:
-    """Return the seconds of *stream* by its header, or by the tag that Matroska has for it; None if neither says so."""
-    if stream.duration:
-        return Fraction(stream.duration * stream.time_base)
-    if tag := DURATION_TAG.match(stream.metadata.get("DURATION", "")):
-        hours, minutes, seconds = tag.groups()
-        return int(hours) * 3600 + int(minutes) * 60 + Fraction(seconds)
-    if container.duration and len(container.streams) == 1:
-        return Fraction(container.duration, FILE_TICKS)
-    return None
-
-
 def frame_count(container: Any, stream: Any) -> int | None:
     """Return the number of frames of *stream* by its length, or that of all of *container*; None if not known."""
-    seconds = stream_length(container, stream)
-    if seconds is None and container.duration:  # its sound may be longer
-        seconds = Fraction(container.duration, FILE_TICKS)
+    seconds = stream_length(container, stream) or file_length(container)  # its sound may be longer
     return None if seconds is None else max(round(seconds * frame_rate(stream)), 1)
 
 
