@@ -97,7 +97,7 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
 
 
 class ParquetValues:
-    """The rows of the Parquet file *url*, as columns for a table: those that *how* chooses, under their new names.
+    """The columns of the Parquet file *url* that *how* chooses, under their new names, as columns for a table.
 
     `rows`: their number. `schema`: the columns, without the keys; dictionaries and extension types are replaced by the
     types of their values. The file is opened anew by `keys` and by `batches`.

@@ -179,7 +179,7 @@ class WarmShell:
         return timeout is None or wait_until_ready(self._answers.fileno(), writing=False, seconds=timeout)
 
     def end(self) -> int:
-        """Kill the shell and all of its session, and print what is left of its output; return its exit status.
+        """Kill the shell and all of its session, and print the rest of its output; return its exit status.
 
         The status is negative if it was ended by that signal.
         """

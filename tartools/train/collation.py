@@ -166,7 +166,7 @@ def _shape_advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) 
 
 
 def _is_picture_shape(shape: tuple[int, ...]) -> bool:
-    """True if *shape* may be that of a picture in colours, which come first or last."""
+    """True if *shape* may be the shape of a picture in colours, with the channels first or last."""
     return len(shape) == 3 and (shape[0] <= MAX_CHANNELS or shape[-1] <= MAX_CHANNELS)
 
 

@@ -70,7 +70,7 @@ class _CheckpointFiles:
 
 
 class _CheckpointAtUrl:
-    """Base class of `StorageReader` and `StorageWriter`: puts our files in place of those of torch's class.
+    """Base class of `StorageReader` and `StorageWriter`: gives torch's class a file system of URLs.
 
     *url*: the checkpoint. *options*: arguments of torch's class.
     """

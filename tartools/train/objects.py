@@ -154,7 +154,7 @@ class ObjectDataset(Dataset[Any]):
             yield self._make_item(data, entry.url)
 
     def _make_item(self, data: bytes, url: str) -> Any:
-        """Return the item of the object *url* with the bytes *data*: these, or what the transform returns for both.
+        """Return the item of the object *url* with the bytes *data*: the result of the transform for both, or *data*.
 
         Raises: errors of the transform, with a note that names the object.
         """

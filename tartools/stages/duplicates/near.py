@@ -160,7 +160,7 @@ def find_first_equal(pictures: PictureHashes) -> Any:
 
 
 def drop_near(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
-    """Drop the pictures among *numbers* that are near an earlier kept one; return an array of those that are kept.
+    """Drop the pictures among *numbers* that are near an earlier kept one; return an array of the kept numbers.
 
     *numbers* are in order of preference. Sets `near_kept[number]` of each dropped picture to the number of the first
     kept one that is near. *distance*: bits in which hashes of near pictures may differ. Compares all pairs of up to
