@@ -17,7 +17,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from tartools import commands
-from tartools.cli.manual import options
+from tartools.cli.manual import options_of
 from tartools.cli.plainpage import plain_text
 
 ROOT = Path(__file__).parent.parent
@@ -168,7 +168,7 @@ def options_page() -> str:
         "A long option means the same in all commands that have it. The page of each command says more.",
         "| Option | What it does | Commands |\n|---|---|---|",
     ]
-    every = [(option, name) for name in commands.names() for option in options(commands.load(name))[1]]
+    every = [(option, name) for name in commands.names() for option in options_of(commands.load(name))[1]]
     found: dict[tuple[str, str], list[str]] = {}  # one with another help is another one
     for option, name in sorted(every, key=lambda pair: pair[0].names[-1]):
         found.setdefault((" ".join((", ".join(option.names), option.metavar)).rstrip(), option.help), []).append(name)

@@ -399,7 +399,7 @@ def test_a_command_is_complete(name: str) -> None:
     assert f"| `{name}` | {command.summary} |" in README
     assert f"`{name}`" in (ROOT / "CHANGELOG.md").read_text()
     assert f".BR {name} (1)" in (ROOT / "man/man7/tartools.7").read_text()
-    arguments, options = manual.options(command)
+    arguments, options = manual.options_of(command)
     assert [option for option in (*arguments, *options) if not option.help.endswith((".", "?"))] == []
 
 
@@ -416,7 +416,7 @@ SAME = {"--jobs": "--parallel"}  # an older name of the same option
 def test_one_letter_means_one_thing() -> None:
     meanings: dict[str, set[str]] = {}
     for name in COMMANDS:
-        for option in manual.options(commands.load(name))[1]:
+        for option in manual.options_of(commands.load(name))[1]:
             short = [spelled for spelled in option.names if not spelled.startswith("--")]
             for letter in short:
                 meanings.setdefault(letter, set()).update({SAME.get(n, n) for n in option.names} - set(short))
@@ -459,7 +459,7 @@ MEANINGS = {
 def test_a_long_option_has_one_meaning_and_one_form() -> None:
     forms: dict[str, set[tuple[bool, tuple[str, ...]]]] = {}
     helps: dict[str, set[str]] = {}
-    for option in (one for name in COMMANDS for one in manual.options(commands.load(name))[1]):
+    for option in (one for name in COMMANDS for one in manual.options_of(commands.load(name))[1]):
         for name in option.names:
             if name.startswith("--"):
                 forms.setdefault(name, set()).add((option.metavar == "", option.choices))

@@ -22,10 +22,10 @@ from tartools.cli.options import Fields as Fields
 from tartools.cli.options import Force as Force
 from tartools.cli.options import Gzip as Gzip
 from tartools.cli.options import Inputs as Inputs
-from tartools.cli.options import Means as Means
 from tartools.cli.options import Memory as Memory
 from tartools.cli.options import Output as Output
 from tartools.cli.options import Parallel as Parallel
+from tartools.cli.options import ResourceOptions as ResourceOptions
 from tartools.cli.options import Seed as Seed
 from tartools.cli.options import ShardOutputs as ShardOutputs
 from tartools.cli.options import Sums as Sums
@@ -34,5 +34,5 @@ from tartools.cli.options import Url as Url
 from tartools.cli.options import Verbatim as Verbatim
 from tartools.cli.options import Workers as Workers
 from tartools.cli.options import check_outputs as check_outputs
-from tartools.cli.options import workers as workers
+from tartools.cli.options import count_workers as count_workers
 from tartools.errors import byte_size as byte_size

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tartools.cli import process, progress
-from tartools.cli.declare import REQUIRED, Declared, declared, hints, is_group, is_option
+from tartools.cli.declare import REQUIRED, Declared, declarations_of, is_group, is_option, type_hints
 from tartools.cli.options import About, Common, ShardOutputs
 from tartools.cli.parse import parse
 from tartools.errors import TarToolsError, UsageError, in_command, printable
@@ -52,7 +52,7 @@ class Command:
         self.manual = manual.strip("\n")
         self.summary = self.manual.partition("\n")[0]
         self._function = function
-        self._hints = {name: hint for name, hint in hints(function).items() if name != "return"}
+        self._hints = {name: hint for name, hint in type_hints(function).items() if name != "return"}
 
     @property
     def parameters(self) -> dict[str, Declared]:
@@ -70,7 +70,7 @@ class Command:
             option
             for name, hint in {**self._hints, **self._common}.items()
             if is_group(hint) or is_option(hint)
-            for option in declared(hint, name, defaults.get(name, REQUIRED))
+            for option in declarations_of(hint, name, defaults.get(name, REQUIRED))
         )
         return {option.name: option for option in options}
 
@@ -83,12 +83,12 @@ class Command:
 
         Failures are printed on stderr.
         """
-        return exit_status(self.name, lambda: self._answer(arguments), self.trouble)
+        return exit_status(self.name, lambda: self._dispatch(arguments), self.trouble)
 
-    def _answer(self, arguments: Sequence[str]) -> int:
+    def _dispatch(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, or print the help or the version that they ask for; return the exit status."""
         values = self._parse(arguments)
-        if text := self._about(values):
+        if text := self._information(values):
             process.print_now(f"{text}\n")
             return 0
         with in_command():
@@ -101,7 +101,7 @@ class Command:
         except ValueError as error:
             raise UsageError(f"{printable(str(error))} (see {self.name} --help)") from None
 
-    def _about(self, values: dict[str, Any]) -> str:
+    def _information(self, values: dict[str, Any]) -> str:
         """Return the help or the version if *values* ask for one; "" for a run."""
         if values.keys() & {"usage", "help"}:
             from tartools.cli import typer_app
@@ -117,7 +117,7 @@ class Command:
     def _run(self, values: dict[str, Any]) -> int:
         """Call the function with the option *values*, draw progress, print totals; return the exit status."""
         common = _values_of(Common, values)
-        account = Account(lambda text: progress.say(self.name, text), common.quiet)
+        account = Account(lambda text: progress.print_message(self.name, text), common.quiet)
         arguments: dict[str, Any] = {}
         for name, hint in self._hints.items():
             if is_group(hint):
@@ -130,7 +130,7 @@ class Command:
         draws_progress = (
             "common" in self._common
             and not common.quiet
-            and (common.progress or progress.is_wanted(self._output(values)))
+            and (common.progress or progress.is_shown_by_default(self._output_url(values)))
         )
         outputs = [group for group in arguments.values() if isinstance(group, ShardOutputs)]
         checksums = [sums for group in outputs if (sums := group.checksums)]
@@ -141,12 +141,12 @@ class Command:
         account.check()
         for sums in checksums:
             sums.write()
-        account.settle()
+        account.report_totals()
         if common.verbose:
-            progress.summary(self.name, account, time.monotonic() - begin)
+            progress.print_totals(self.name, account, time.monotonic() - begin)
         return self.trouble if account.omissions else status or 0
 
-    def _output(self, values: dict[str, Any]) -> str:
+    def _output_url(self, values: dict[str, Any]) -> str:
         """Return the URL of the first output option that has one of *values* or a default; "-" (stdout) if none has.
 
         With an option that only prints (--dry-run, --summarize) it is "-" too; with --serve, which prints one line once
@@ -174,17 +174,17 @@ def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     except (KeyboardInterrupt, process.Interrupted) as error:
         return process.SIGNAL_STATUS_BASE + getattr(error, "number", signal.SIGINT)
     except Exception as error:
-        if (message := _said_of(error)) is None:
+        if (message := _message_of(error)) is None:
             raise
         if os.environ.get("TARTOOLS_DEBUG") == "1":
             import traceback
 
             traceback.print_exc()
-        progress.say(name, message)
+        progress.print_message(name, message)
         return max(error.status, trouble) if isinstance(error, TarToolsError) else trouble
 
 
-def _said_of(error: Exception) -> str | None:
+def _message_of(error: Exception) -> str | None:
     """Return the message for a failure that is the user's or the system's; None for any other exception: a bug."""
     if isinstance(error, TarToolsError):
         return str(error)
@@ -200,7 +200,7 @@ def _said_of(error: Exception) -> str | None:
 
 def _values_of(group: Any, values: dict[str, Any]) -> Any:
     """Return an instance of the option class *group* with its options among *values*; others keep their defaults."""
-    return group(**{name: values[name] for name in hints(group) if name in values})
+    return group(**{name: values[name] for name in type_hints(group) if name in values})
 
 
 def command(

@@ -118,7 +118,7 @@ complete -c tartools -n '__fish_seen_subcommand_from man' -x -a '{pages}'
 """
 
 
-def of_tartools(summaries: dict[str, str], page_names: Iterable[str]) -> dict[str, str]:
+def completions_of_tartools(summaries: dict[str, str], page_names: Iterable[str]) -> dict[str, str]:
     """Return the completion files of `tartools` for bash, zsh and fish: text by path in the project.
 
     *summaries*: one-line summary by the first word after `tartools`, the name of a command. *page_names*: commands with
@@ -152,7 +152,7 @@ def columns_of(file: str) -> str:
     return "".join(f"{name}\n" for name in sorted(set(names)))
 
 
-def switched_on(arguments: Sequence[str], names: Sequence[str]) -> str | None:
+def completion_lines(arguments: Sequence[str], names: Sequence[str]) -> str | None:
     """Return shell lines that enable completion of *names* and `tartools`, after a comment: where to put them.
 
     None unless *arguments* is one word: bash, zsh or fish.

@@ -75,7 +75,7 @@ class Group:
         self.__dict__.update(values)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in hints(type(self)))
+        return type(self) is type(other) and all(getattr(self, n) == getattr(other, n) for n in type_hints(type(self)))
 
     def __hash__(self) -> int:
         raise TypeError("options are not hashable")
@@ -133,7 +133,7 @@ class Declared:
         if option.parser:
             return option.parser(text)
         if kind is int or kind is float:
-            parsed = whole_number(text) if kind is int else number(text)
+            parsed = whole_number(text) if kind is int else finite_number(text)
             if option.minimum is not None and parsed < option.minimum:
                 raise ValueError(f"{text} is less than {option.minimum:g}")
             return parsed
@@ -163,7 +163,7 @@ class Declared:
             yield f"Environment: {self.option.envvar}."
 
 
-def hints(owner: Any) -> dict[str, Any]:
+def type_hints(owner: Any) -> dict[str, Any]:
     """Return the annotations of a function or an option class as types, by name.
 
     A class has the annotations of its bases too.
@@ -186,13 +186,13 @@ def is_option(hint: Any) -> bool:
     return get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], Option)
 
 
-def declared(hint: Any, name: str, default: Any) -> Iterator[Declared]:
+def declarations_of(hint: Any, name: str, default: Any) -> Iterator[Declared]:
     """Yield the declaration of the parameter *name* with annotation *hint*, or of each option if *hint* is a group.
 
     *default*: default of the parameter; options of a group have theirs in the class.
     """
     if is_group(hint):
-        for option, inner in hints(hint).items():
+        for option, inner in type_hints(hint).items():
             yield Declared(option, inner, getattr(hint, option, REQUIRED), hint.shared)
     else:
         yield Declared(name, hint, default, False)
@@ -222,7 +222,7 @@ def whole_number(text: str) -> int:
     raise ValueError(f"not a whole number: {text!r}")
 
 
-def number(text: str) -> float:
+def finite_number(text: str) -> float:
     """Convert *text* to a float. Raises: ValueError if it is not a finite number."""
     try:
         parsed = float(text)

@@ -92,12 +92,15 @@ class Painter:
         if self._line is None:
             if monotonic() >= self._next:
                 self._next = monotonic() + LOG_LINE_SECONDS
-                self._say(title, f"{counts_in_words(account, seconds)} so far{_left(account.progress.jobs, seconds)}")
+                self._say(
+                    title,
+                    f"{counts_in_words(account, seconds)} so far{_time_left_text(account.progress.jobs, seconds)}",
+                )
             return
         if _is_in_background():
             self.close()
             return
-        position, total = how_much(account)
+        position, total = progress_of(account)
         if self._bar is None or (self._bar.title, self._bar.ends) != (title, total is not None):
             self._bar = Bar(title, ends=total is not None, are_jobs=account.progress.jobs.total > 0)
         width = os.get_terminal_size(2).columns - 1  # in the last column, some terminals begin a new line
@@ -155,7 +158,7 @@ def _is_in_background() -> bool:
         return False
 
 
-def how_much(account: Account) -> tuple[int, int | None]:
+def progress_of(account: Account) -> tuple[int, int | None]:
     """Return (amount done, total) of a run; the total is None if unknown.
 
     They are in jobs if there are any, otherwise in samples of the phase, otherwise in bytes read; once all bytes are
@@ -167,61 +170,61 @@ def how_much(account: Account) -> tuple[int, int | None]:
     if phase.total is not None:
         return phase.done(), phase.total
     if _is_all_read(account):
-        return account.settled, account.samples_in
+        return account.samples_done, account.samples_in
     return account.bytes_in, account.progress.expected
 
 
 def _is_all_read(account: Account) -> bool:
     """True if all bytes that were expected are read, but not all samples are processed."""
-    return 0 < (account.progress.expected or 0) <= account.bytes_in and account.settled < account.samples_in
+    return 0 < (account.progress.expected or 0) <= account.bytes_in and account.samples_done < account.samples_in
 
 
 def counts_in_words(account: Account, seconds: float) -> str:
     """Return the counts of *account* in words, with the rate since the run began, *seconds* ago."""
     progress, phase = account.progress, account.progress.phase
     if progress.objects is not None:
-        return all_objects(account)
+        return listing_summary(account)
     if progress.jobs.total:
         jobs = progress.jobs
         waiting_jobs = max(0, jobs.total - jobs.skipped - jobs.done - jobs.failed - jobs.running)
         unfinished = f"{jobs.running:,} running, {jobs.failed:,} failed, {waiting_jobs:,} left"
-        return f"{_done(jobs)}, {unfinished}{_pace(jobs, seconds)}"
+        return f"{_done_text(jobs)}, {unfinished}{_rate_text(jobs, seconds)}"
     text, size = several(account.samples_in, "sample"), in_units(account.bytes_in)
     if phase.total is not None:
         text = f"{phase.done():,} of {several(phase.total, 'sample')}"
         if phase.name:
             return text
     elif _is_all_read(account):
-        return f"all is read, {account.settled:,} of {text} done"
+        return f"all is read, {account.samples_done:,} of {text} done"
     elif progress.expected is not None:
-        size = _of(size, in_units(progress.expected))
+        size = _part_of_total(size, in_units(progress.expected))
     shards = f", {account.shards_done} of {progress.shards} shards" if (progress.shards or 0) > 1 else ""
     text = f"{text}{shards}, " if account.samples_in or phase.total is not None else ""
     return f"{text}{size}, {in_units(account.bytes_in / max(seconds, 1e-6))}/s"
 
 
-def _of(part: str, total: str) -> str:
+def _part_of_total(part: str, total: str) -> str:
     """Return "*part* of *total*" for two sizes with units; a unit that both have is written once.
 
-    >>> _of("2.1 GB", "2.3 GB"), _of("999 B", "2.3 GB")
+    >>> _part_of_total("2.1 GB", "2.3 GB"), _part_of_total("999 B", "2.3 GB")
     ('2.1 of 2.3 GB', '999 B of 2.3 GB')
     """
     number, _, unit = part.partition(" ")
     return f"{number if total.endswith(f' {unit}') else part} of {total}"
 
 
-def all_jobs(jobs: Jobs, seconds: float) -> str:
+def jobs_summary(jobs: Jobs, seconds: float) -> str:
     """Return the line of totals after a run of *jobs* that took *seconds*: items done, failed, per second."""
-    ended = f"{_done(jobs)}, {jobs.failed:,} failed"
-    return f"{several(jobs.total, 'item')}: {ended}, {seconds:.1f} s{_pace(jobs, seconds)}"
+    ended = f"{_done_text(jobs)}, {jobs.failed:,} failed"
+    return f"{several(jobs.total, 'item')}: {ended}, {seconds:.1f} s{_rate_text(jobs, seconds)}"
 
 
-def _done(jobs: Jobs) -> str:
+def _done_text(jobs: Jobs) -> str:
     """Return "N done", and how many were already done before this run."""
     return f"{jobs.done:,} done" + (f", {jobs.skipped:,} already done" if jobs.skipped else "")
 
 
-def _pace(jobs: Jobs, seconds: float) -> str:
+def _rate_text(jobs: Jobs, seconds: float) -> str:
     """Return ", N/s", the jobs that ended per second; "" if none has ended."""
     ended = jobs.done + jobs.failed
     return f", {ended / seconds:.3g}/s" if ended and seconds else ""
@@ -245,13 +248,13 @@ def clock_time(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes:02d}:{rest:02d}"
 
 
-def _left(jobs: Jobs, seconds: float) -> str:
+def _time_left_text(jobs: Jobs, seconds: float) -> str:
     """Return ", N s to go"; "" if that is unknown."""
     left = seconds_left(jobs, seconds)
     return "" if left is None else f", {left:.0f} s to go"
 
 
-def all_objects(account: Account) -> str:
+def listing_summary(account: Account) -> str:
     """Return the counts of a listing in words: shards, objects looked through, bytes."""
     shards = several(account.shards_done, "shard")
     objects = account.progress.objects

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tartools.cli.command import Command
-from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS, of_tartools
+from tartools.cli.completions import BASH, BASH_FIELDS, FISH_FIELDS, ZSH_FIELDS, completions_of_tartools
 from tartools.cli.declare import Declared
 from tartools.cli.installation import with_install_lines
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, TEXTS, VIDEOS
@@ -77,13 +77,13 @@ NOTES_BY_COMMAND = {
 }
 
 
-def options(command: Command) -> tuple[list[Declared], list[Declared]]:
+def options_of(command: Command) -> tuple[list[Declared], list[Declared]]:
     """Return (arguments, options) of *command*; its own options are in the order declared, shared ones follow."""
     every = command.parameters.values()
     return [o for o in every if not o.names], sorted((o for o in every if o.names), key=lambda option: option.shared)
 
 
-def completed(option: Declared) -> str:
+def completion_kind(option: Declared) -> str:
     """Return the kind of completion for the value of *option*, by its placeholder: one of the constants COMPLETES_*.
 
     It holds for options without choices; choices complete to their words.
@@ -93,7 +93,7 @@ def completed(option: Declared) -> str:
 
 def man_page(command: Command, names: Iterable[str]) -> str:
     """Return the page of *command* in section 1, in man(7) macros. *names*: all commands, for SEE ALSO."""
-    arguments, options_of_command = options(command)
+    arguments, options_of_command = options_of(command)
     prose, _, examples = command.manual.partition("\nExamples:\n")
     words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
     notes = [".SH NOTES", _roff(NOTES_BY_COMMAND[command.name])] if command.name in NOTES_BY_COMMAND else []
@@ -104,11 +104,16 @@ def man_page(command: Command, names: Iterable[str]) -> str:
         *(".SH NAME", f"{command.name} \\- {_roff(command.summary.rstrip('.'))}"),
         *(".SH SYNOPSIS", f".B {command.name}", " ".join(words)),
         *(".SH DESCRIPTION", *_prose(prose.partition("\n")[2].strip("\n"))),
-        *(".SH OPTIONS", *_explained((_heading(option), option.help) for option in own_options)),
+        *(".SH OPTIONS", *_definition_list((_heading(option), option.help) for option in own_options)),
         *(".SH SHARED OPTIONS", "These mean the same in all commands that have them."),
-        *_explained((_heading(option), option.help) for option in shared),
-        *(".SH EXIT STATUS", *_explained(STATUSES if command.trouble == 1 else COMPARED_COMMANDS)),
-        *(".SH ENVIRONMENT", *_explained(_environment(options_of_command)), ".PP", r"See \fBtartools\fR(7) for more."),
+        *_definition_list((_heading(option), option.help) for option in shared),
+        *(".SH EXIT STATUS", *_definition_list(STATUSES if command.trouble == 1 else COMPARED_COMMANDS)),
+        *(
+            ".SH ENVIRONMENT",
+            *_definition_list(_environment(options_of_command)),
+            ".PP",
+            r"See \fBtartools\fR(7) for more.",
+        ),
         *(".SH EXAMPLES", *_examples(examples)),
         *notes,
         *(
@@ -136,7 +141,7 @@ def _environment(options_of_command: Sequence[Declared]) -> Iterator[tuple[str, 
     yield "TARTOOLS_DEBUG", "1 prints a traceback with each error, for bug reports."
 
 
-def _explained(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+def _definition_list(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the roff lines of a list of (term, text) *pairs*."""
     for term, text in pairs:
         yield from (".TP", term, _roff(text))
@@ -181,7 +186,7 @@ def _roff(text: str) -> str:
     return rf"\&{text}" if text.startswith(".") else text
 
 
-def with_commands(text: str, name: str, summaries: Mapping[str, str]) -> str:
+def update_command_list(text: str, name: str, summaries: Mapping[str, str]) -> str:
     """Return *text*, the content of the file *name*, with a new list of commands made from *summaries*.
 
     *name*: a key of COMMAND_LISTS. *summaries*: summary by command, in the order of the list. Raises: ValueError if the
@@ -195,12 +200,12 @@ def with_commands(text: str, name: str, summaries: Mapping[str, str]) -> str:
     return text[: match.end(1)] + lines + text[match.end() :]
 
 
-def with_types(page: str) -> str:
+def update_types(page: str) -> str:
     """Return *page*, the roff of tartools(7), with the suffixes of each kind of field written between its two marks."""
     head, begin, tail = page.partition('.\\" types of files\n')
     end = '.\\" end of types of files\n'
     kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
-    lines = [*_explained((kind, " ".join(sorted(suffixes))) for kind, suffixes in kinds), ".PP"]
+    lines = [*_definition_list((kind, " ".join(sorted(suffixes))) for kind, suffixes in kinds), ".PP"]
     return head + begin + "\n".join(lines) + "\n" + end + tail.partition(end)[2]
 
 
@@ -212,23 +217,25 @@ BASH_ACTIONS = {
 }
 
 
-def bash(command: Command) -> str:
+def bash_completion(command: Command) -> str:
     """Return the completion script of *command* for bash, also for bash 3.2 of macOS."""
-    every = options(command)[1]
+    every = options_of(command)[1]
     cases: dict[str, list[str]] = {}
     for option in every:
         if option.metavar:
             words = f"words={shlex.quote(' '.join(option.choices))}"
-            cases.setdefault(words if option.choices else BASH_ACTIONS[completed(option)], []).extend(option.names)
+            cases.setdefault(words if option.choices else BASH_ACTIONS[completion_kind(option)], []).extend(
+                option.names
+            )
     values = "".join(f"    {'|'.join(spelled)}) {action} ;;\n" for action, spelled in cases.items())
     listed = shlex.quote(" ".join(name for option in every for name in option.names))
-    of_fields = BASH_FIELDS if COMPLETES_FIELDS in map(completed, every) else ""
+    of_fields = BASH_FIELDS if COMPLETES_FIELDS in map(completion_kind, every) else ""
     return BASH.format(name=command.name, values=values, options=listed, of_fields=of_fields)
 
 
-def zsh(command: Command) -> str:
+def zsh_completion(command: Command) -> str:
     """Return the completion script of *command* for zsh."""
-    arguments, every = options(command)
+    arguments, every = options_of(command)
     actions = {
         COMPLETES_FILES: "_files",
         COMPLETES_DIRECTORIES: "_files -/",
@@ -236,10 +243,10 @@ def zsh(command: Command) -> str:
         COMPLETES_NOTHING: " ",
     }
     lines = [f"#compdef {command.name}", "# Made by python -m tartools.commands._manual.", "_arguments -s -S \\"]
-    if any(completed(option) == COMPLETES_FIELDS for option in every):
+    if any(completion_kind(option) == COMPLETES_FIELDS for option in every):
         lines.insert(2, ZSH_FIELDS)
     for option in every:
-        action = f"({' '.join(option.choices)})" if option.choices else actions[completed(option)]
+        action = f"({' '.join(option.choices)})" if option.choices else actions[completion_kind(option)]
         value = f":{option.metavar.replace(':', chr(92) + ':')}:{action}" if option.metavar else ""
         explained = re.sub(r"([\[\]:\\])", r"\\\1", option.help)
         once = "*" if option.repeats else f"({' '.join(option.names)})"
@@ -248,7 +255,7 @@ def zsh(command: Command) -> str:
     return "\n".join(lines).removesuffix(" \\") + "\n"
 
 
-def fish(command: Command) -> str:
+def fish_completion(command: Command) -> str:
     """Return the completion script of *command* for fish."""
     lines = ["# Made by python -m tartools.commands._manual."]
     values = {
@@ -257,12 +264,12 @@ def fish(command: Command) -> str:
         COMPLETES_FIELDS: "-x -a '(__tartools_fields)'",
         COMPLETES_NOTHING: "-x",
     }
-    every = options(command)[1]
-    if any(completed(option) == COMPLETES_FIELDS for option in every):
+    every = options_of(command)[1]
+    if any(completion_kind(option) == COMPLETES_FIELDS for option in every):
         lines.append(FISH_FIELDS)
     for option in every:
         spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-        value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[completed(option)]
+        value = f"-x -a '{' '.join(option.choices)}'" if option.choices else values[completion_kind(option)]
         text = option.help.replace("\\", "\\\\").replace("'", "\\'")
         lines.append(
             " ".join(filter(None, [f"complete -c {command.name}", spelled, option.metavar and value, f"-d '{text}'"]))
@@ -270,7 +277,7 @@ def fish(command: Command) -> str:
     return "\n".join(lines) + "\n"
 
 
-def generated(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[str, str]:
+def generated_files(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[str, str]:
     """Return the text of every generated file, by its path in the project.
 
     `commands`: those with a script, in the order of the README's table; they get a man page and completions.
@@ -279,23 +286,23 @@ def generated(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[
     rows = {command.name: command.summary for command in commands}
     summaries = dict(sorted(rows.items()))
     files = {
-        name: with_commands((PROJECT / name).read_text(), name, rows if name == "README.md" else summaries)
+        name: update_command_list((PROJECT / name).read_text(), name, rows if name == "README.md" else summaries)
         for name in COMMAND_LISTS
     }
-    files[OVERVIEW_PAGE] = with_types(files[OVERVIEW_PAGE])
+    files[OVERVIEW_PAGE] = update_types(files[OVERVIEW_PAGE])
     for path in PROJECT.glob("docs/**/*.md"):
         files[str(path.relative_to(PROJECT))] = path.read_text()
     files = {name: with_install_lines(text) for name, text in files.items()}
     for command in commands:
         files[f"man/man1/{command.name}.1"] = man_page(command, summaries)
-        files[f"completions/bash/{command.name}"] = bash(command)
-        files[f"completions/zsh/_{command.name}"] = zsh(command)
-        files[f"completions/fish/{command.name}.fish"] = fish(command)
+        files[f"completions/bash/{command.name}"] = bash_completion(command)
+        files[f"completions/zsh/_{command.name}"] = zsh_completion(command)
+        files[f"completions/fish/{command.name}.fish"] = fish_completion(command)
     every = summaries | {command.name.split()[-1]: command.summary for command in builtins}
-    return files | of_tartools(every, summaries)
+    return files | completions_of_tartools(every, summaries)
 
 
-def stale(root: Path, files: Mapping[str, str]) -> list[str]:
+def stale_files(root: Path, files: Mapping[str, str]) -> list[str]:
     """Return the paths below *root* that are missing, differ from the generated *files*, or belong to no command.
 
     *files*: text by path. The paths are sorted.
@@ -318,7 +325,7 @@ def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:
     *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*: text by path.
     """
     root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
-    wrong = stale(root, files)
+    wrong = stale_files(root, files)
     if "--check" in arguments:
         for name in wrong:
             sys.stderr.write(f"{name} is stale: run python -m tartools.commands._manual\n")

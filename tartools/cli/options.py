@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tartools import storage
 from tartools.cli.declare import Group, Option
 from tartools.errors import UsageError, byte_size
-from tartools.storage.local import identity
+from tartools.storage.local import canonical_name
 from tartools.storage.outputformats import SHARD_FORMAT, OutputFormat
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tartools.storage.checksums import OutputSums
 
 
-def workers(parallel: int) -> int:
+def count_workers(parallel: int) -> int:
     """Return the number of workers for -p *parallel*: 0 stands for one per core that this process may use."""
     if parallel:
         return parallel
@@ -79,7 +79,7 @@ class Inputs(Group, shared=True):
     ] = False
 
     @property
-    def named(self) -> tuple[list[str], list[str], str, bool]:
+    def expand_arguments(self) -> tuple[list[str], list[str], str, bool]:
         """The arguments of `storage.expand.expand`: patterns, list files, separator in these, trusted or not."""
         return self.inputs or [], self.files_from or [], "\0" if self.null else "\n", self.allow_pipe
 
@@ -92,7 +92,7 @@ class Inputs(Group, shared=True):
         """
         from tartools.storage.expand import expand
 
-        return expand(*self.named, on_fault=on_fault)
+        return expand(*self.expand_arguments, on_fault=on_fault)
 
     @property
     def strictness(self) -> "Strictness":
@@ -187,7 +187,7 @@ Verbatim = Annotated[
 ]
 
 
-class Means(Group):
+class ResourceOptions(Group):
     """Options for resources: parallel (workers; 0: one per core, up to 4), memory (bytes), tmpdir (temporary files)."""
 
     parallel: Workers = 0
@@ -212,6 +212,6 @@ def check_outputs(
             continue
         storage.check_output(url, force, inputs, form=forms.get(option, SHARD_FORMAT))
         for earlier_option, earlier_url in earlier_urls.items():
-            if identity(earlier_url) == identity(url) and url != "/dev/null":
+            if canonical_name(earlier_url) == canonical_name(url) and url != "/dev/null":
                 raise UsageError(f"{earlier_option} and {option} are one file", url=url)
         earlier_urls[option] = url

@@ -50,7 +50,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
         arguments = arguments[:at]
     options_by_name = {name: option for option in declarations for name in (*option.names, *option.option.aliases)}
     try:
-        occurrences, words = _taken_apart(arguments, options_by_name, interspersed)
+        occurrences, words = _split_arguments(arguments, options_by_name, interspersed)
     except UnknownOptionError as error:
         if len(error.word) > len("-r") and any(option.option.behind for option in declarations):
             what = f"No such option: {error.word} (write a COMMAND with options after --, or in quotes after -c)"
@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     if about := next((option.name for option in options if option.name in ("usage", "help", "version")), ""):
         return {about: True}  # even if a required option is missing
     for option, text in occurrences:
-        value = True if option.flag else _judged(option, text)
+        value = True if option.flag else _parse_value(option, text)
         if option.repeats:
             values.setdefault(option.name, []).append(value)
         else:
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     for option in declarations:
         if option.default is REQUIRED and option.name not in values:
             raise ValueError(
-                f"Missing option {_spelled(option)}." if option.names else f"Missing argument {option.metavar!r}."
+                f"Missing option {_quoted_names(option)}." if option.names else f"Missing argument {option.metavar!r}."
             )
     values |= {
         option.name: True
@@ -86,7 +86,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     return values
 
 
-def _taken_apart(
+def _split_arguments(
     arguments: Sequence[str], options_by_name: Mapping[str, Declared], interspersed: bool
 ) -> tuple[list[tuple[Declared, str]], list[str]]:
     """Split *arguments* into (option, text of its value) pairs and the other words, both in order.
@@ -110,13 +110,13 @@ def _taken_apart(
             name, equals, text = word.partition("=")
             option = _find_option(options_by_name, name)
             if option.flag and equals:
-                raise ValueError(f"Option {_own(option, name)!r} does not take a value.")
-            occurrences.append((option, text if option.flag or equals else _following(option, name, remaining)))
+                raise ValueError(f"Option {_name_for_message(option, name)!r} does not take a value.")
+            occurrences.append((option, text if option.flag or equals else _take_value(option, name, remaining)))
         else:
             for at, letter in enumerate(word[1:], 2):
                 option = _find_option(options_by_name, f"-{letter}", word)
                 occurrences.append(
-                    (option, "" if option.flag else word[at:] or _following(option, f"-{letter}", remaining))
+                    (option, "" if option.flag else word[at:] or _take_value(option, f"-{letter}", remaining))
                 )
                 if not option.flag:
                     break
@@ -130,7 +130,9 @@ def _find_option(options_by_name: Mapping[str, Declared], name: str, word: str =
     """
     if name in options_by_name:
         return options_by_name[name]
-    possible = near(name, [spelling for spelling, option in options_by_name.items() if spelling in option.names])
+    possible = similar_names(
+        name, [spelling for spelling, option in options_by_name.items() if spelling in option.names]
+    )
     elsewhere = next((option for option in LETTERS_ELSEWHERE.get(name, ()) if option in options_by_name), None)
     if elsewhere:
         possible = [_spelling(options_by_name[elsewhere])]
@@ -148,32 +150,32 @@ def _spelling(one: Declared) -> str:
     return " ".join(one.names)
 
 
-def _following(option: Declared, name: str, remaining: list[str]) -> str:
+def _take_value(option: Declared, name: str, remaining: list[str]) -> str:
     """Remove the next word from *remaining*, which is in reverse order, and return it as the value of *option*.
 
     Raises: ValueError if there is none; *name*: the option as it was typed.
     """
     if not remaining:
-        raise ValueError(f"Option {_own(option, name)!r} requires an argument.")
+        raise ValueError(f"Option {_name_for_message(option, name)!r} requires an argument.")
     return remaining.pop()
 
 
-def _own(option: Declared, name: str) -> str:
+def _name_for_message(option: Declared, name: str) -> str:
     """Return the name of *option* for a message: *name* as typed, or its last name if that is an alias."""
     return name if name in option.names else option.names[-1]
 
 
-def _spelled(option: Declared) -> str:
+def _quoted_names(option: Declared) -> str:
     """Return the quoted names of *option* for a message, separated by slashes."""
     return " / ".join(map(repr, option.names))
 
 
-def _judged(option: Declared, text: str) -> Any:
+def _parse_value(option: Declared, text: str) -> Any:
     """Return the value of *option* for *text*. Raises: ValueError whose message names the option."""
     try:
         return option.value(text)
     except ValueError as error:
-        raise ValueError(f"Invalid value for {_spelled(option)}: {error}") from None
+        raise ValueError(f"Invalid value for {_quoted_names(option)}: {error}") from None
 
 
 def _is_set(option: Declared) -> bool:
@@ -185,18 +187,18 @@ def _is_set(option: Declared) -> bool:
     if text.lower() not in TRUE_WORDS | FALSE_WORDS:
         accepted = ", ".join(sorted(TRUE_WORDS | FALSE_WORDS))
         raise ValueError(
-            f"Invalid value for {_spelled(option)}: {text!r} is not a valid boolean. Recognized values: {accepted}"
+            f"Invalid value for {_quoted_names(option)}: {text!r} is not a valid boolean. Recognized values: {accepted}"
         )
     return text.lower() in TRUE_WORDS
 
 
-def near(name: str, options: Iterable[str]) -> list[str]:
+def similar_names(name: str, options: Iterable[str]) -> list[str]:
     """Return the names in *options* that resemble *name*, sorted: a letter or the end is missing or wrong.
 
     Names of one letter are never similar: too many of them would be.
 
-    >>> near("--ratio", ["--version", "--verbatim"]), near("--coun", ["--count"]), near("--file", ["--files-from"])
-    ([], ['--count'], ['--files-from'])
+    >>> similar_names("--ratio", ["--version", "--verbatim"]), similar_names("--coun", ["--count"])
+    ([], ['--count'])
     """
     from difflib import SequenceMatcher
 

@@ -64,7 +64,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     if ticking:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)  # with the default, which Python restores, a tick would kill us
         signal.setitimer(signal.ITIMER_REAL, 0)
-    _let_go_of_standard_streams()
+    _flush_standard_streams()
     if status > SIGNAL_STATUS_BASE:  # a shell must see that it was the signal
         signal.signal(status - SIGNAL_STATUS_BASE, signal.SIG_DFL)
         os.kill(os.getpid(), status - SIGNAL_STATUS_BASE)
@@ -72,7 +72,7 @@ def run(main: Callable[[], int]) -> NoReturn:
     if status == 0 and (threading is None or threading.active_count() == 1):
         if atexit := sys.modules.get("atexit"):
             atexit._run_exitfuncs()
-            _let_go_of_standard_streams()
+            _flush_standard_streams()
         os._exit(0)  # taking the interpreter apart takes a third of a short run
     sys.exit(status)
 
@@ -118,7 +118,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted(number)
 
 
-def _let_go_of_standard_streams() -> None:
+def _flush_standard_streams() -> None:
     """Flush stdout and stderr; drop output that can't be written, for which Python would change the exit status."""
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -29,7 +29,7 @@ DRAW_SECONDS = 0.25  # seconds between two drawings
 UNINTERRUPTED_MODULES = (__name__, "tartools.cli.drawing")  # modules that no drawing may interrupt
 
 
-def say(name: str, text: str) -> None:
+def print_message(name: str, text: str) -> None:
     """Print *text* on one line of stderr, after the *name* of the command.
 
     A stderr that can't be written to is no failure.
@@ -41,7 +41,7 @@ def say(name: str, text: str) -> None:
         pass
 
 
-def is_wanted(output: str) -> bool:
+def is_shown_by_default(output: str) -> bool:
     """True if progress is drawn by default: stderr is a terminal, and the data go to no terminal and no pipe.
 
     The data go to the URL *output*; "-" is stdout. So in `a | b | c > file` only c draws, and nothing mixes with data
@@ -95,7 +95,7 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
             if not painters:
                 from tartools.cli import drawing
 
-                painters.append(drawing.Painter(name, account, say))
+                painters.append(drawing.Painter(name, account, print_message))
             painters[0].draw(time.monotonic() - begin)
         except (OSError, ValueError):  # stderr has been closed
             signal.signal(signal.SIGALRM, lambda *_: None)  # the ticks continue, since others need them
@@ -112,18 +112,23 @@ def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
                 painter.close()
 
 
-def summary(name: str, account: Account, seconds: float) -> None:
+def print_totals(name: str, account: Account, seconds: float) -> None:
     """Print the totals of a run that took *seconds*: samples in and out, bytes, rate, or listed shards, or jobs."""
     watched = account.progress
     if watched.objects is not None or watched.jobs.total:
         from tartools.cli import drawing
 
-        say(name, drawing.all_jobs(watched.jobs, seconds) if watched.objects is None else drawing.all_objects(account))
+        print_message(
+            name,
+            drawing.jobs_summary(watched.jobs, seconds)
+            if watched.objects is None
+            else drawing.listing_summary(account),
+        )
         return
     for line in watched.totals:
-        say(name, line)
+        print_message(name, line)
     if account.directories:
-        say(name, f"{account.directories} directory entries are not samples")
+        print_message(name, f"{account.directories} directory entries are not samples")
     parts = [f"{account.samples_in} samples in, {account.samples_out} out"]
     if watched.written is not None:
         parts[0] += f" ({watched.written} written)"
@@ -132,6 +137,6 @@ def summary(name: str, account: Account, seconds: float) -> None:
         if count:
             parts.append(f"{count} {outcome}")
     if cached := storage.cache_report():
-        say(name, cached)
+        print_message(name, cached)
     size = account.bytes_out or account.bytes_in
-    say(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")
+    print_message(name, f"{', '.join(parts)}, {in_units(size)}, {in_units(size / max(seconds, 1e-6))}/s")

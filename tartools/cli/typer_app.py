@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from tartools.cli.declare import REQUIRED, Declared, hints
+from tartools.cli.declare import REQUIRED, Declared, type_hints
 from tartools.cli.options import About
 
 SHORT_EXAMPLES = 2  # examples that -h shows
@@ -23,7 +23,7 @@ def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
     """Return all the help of the command *name*: usage, *manual*, and the help of each option."""
     # Typer fills paragraphs, but for those behind a \b
     paragraphs = ("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
-    return _printed(name, "\n\n".join(paragraphs), sorted(declarations, key=lambda option: option.shared))
+    return _render_help(name, "\n\n".join(paragraphs), sorted(declarations, key=lambda option: option.shared))
 
 
 def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
@@ -37,15 +37,15 @@ def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) ->
         is_explained = not option.shared or not option.names or "--output" in option.names
         (explained if is_explained else shared).append(option)
     examples = re.split(r"^  (?=\S)", manual.partition("\nExamples:\n")[2], flags=re.MULTILINE)[1 : SHORT_EXAMPLES + 1]
-    named = ", ".join(" ".join(option.names) for option in shared if option.name not in hints(About))
+    named = ", ".join(" ".join(option.names) for option in shared if option.name not in type_hints(About))
     also = textwrap.fill(f"Also, as in other commands: {named}.", FILLED_COLUMNS, break_on_hyphens=False)
     about = f"{name} --help says more." if " " in name else f"{name} --help and tartools man {name} explain everything."
     remaining = f"{also}\n{about}" if named else about
     epilog = "\b\nExamples:\n" + "".join(f"  {example.rstrip()}\n" for example in examples) + f"\n\b\n{remaining}"
-    return _printed(name, manual.partition("\n")[0], explained, epilog, is_short=True)
+    return _render_help(name, manual.partition("\n")[0], explained, epilog, is_short=True)
 
 
-def _printed(
+def _render_help(
     name: str, text: str, declarations: Iterable[Declared], epilog: str | None = None, is_short: bool = False
 ) -> str:
     """Return the help of the command *name* as Typer prints it: usage, *text*, arguments and options, *epilog*.

@@ -10,7 +10,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
-from tartools.shards.reading import Reading, closing_upstream, one_by_one
+from tartools.shards.reading import Reading, chain_shards, close_at_end
 from tartools.tables.schema import is_table_name
 from tartools.tar.groups import Need
 
@@ -100,14 +100,14 @@ def cat(
 
         Random(choice.seed).shuffle(urls)
     storage.check_output(output.url, output.force, urls)
-    sums = compared_sums(choice, output, urls, account) if choice.check_sums is not None else None
+    sums = load_sums(choice, output, urls, account) if choice.check_sums is not None else None
     is_plain_copy = choice == SampleChoice(seed=choice.seed, check_sums=choice.check_sums) and not (
         field_choice.fields or field_choice.exclude
     )  # all, as they come
     in_turns = parallel is None and not ahead.unordered
     need = Need.PLACES if in_turns and is_plain_copy else Need.PAYLOADS
     reading = Reading(source.strictness, need, ahead.tmpdir, sums=sums, last_dot=choice.dots == "last")
-    workers = cli.workers(parallel or 0)
+    workers = cli.count_workers(parallel or 0)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
         """Return the batches of each shard, read ahead.
@@ -117,21 +117,21 @@ def cat(
         from tartools.shards import prefetch
 
         if ahead.unordered:
-            return iter([prefetch.as_they_come(urls, account, reading, workers)])
+            return iter([prefetch.merge_shards(urls, account, reading, workers)])
         return prefetch.read_ahead(urls, account, reading, workers, ahead.memory)
 
-    data = DataSet(urls, account, reading, cli.workers(0), None if in_turns else shards_ahead)
+    data = DataSet(urls, account, reading, cli.count_workers(0), None if in_turns else shards_ahead)
     dots = choice.dots if choice.dots == "last" else None
     new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey, "--dots last": dots}
     run = data.to([output.url], output.force, output.gzip, new, output.checksums)
     if is_plain_copy:
         run.copy()
         return
-    with closing_upstream(shards := run.items(by_shard=bool(choice.interleave))):
-        run.order(selected(in_turn(shards, choice), choice, field_choice, run))
+    with close_at_end(shards := run.items(by_shard=bool(choice.interleave))):
+        run.order(apply_stages(interleave_shards(shards, choice), choice, field_choice, run))
 
 
-def compared_sums(choice: SampleChoice, output: cli.Output, urls: Sequence[str], account: Account) -> "ListedSums":
+def load_sums(choice: SampleChoice, output: cli.Output, urls: Sequence[str], account: Account) -> "ListedSums":
     """Return the checksums of --check-sums, which all shards *urls* must have; *account* checks them before the commit.
 
     Raises: UsageError for options with which shards are not read to their ends; StorageError for a shard that is not
@@ -150,19 +150,19 @@ def compared_sums(choice: SampleChoice, output: cli.Output, urls: Sequence[str],
     return sums
 
 
-def in_turn(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:
+def interleave_shards(shards: Iterator[Iterator[Item]], choice: SampleChoice) -> Iterator[Item]:
     """Return the items of *shards*: one shard after the other, or one from each of N in turn.
 
     N is `choice.interleave`; None: one shard after the other.
     """
     if not choice.interleave:
-        return one_by_one(shards)
+        return chain_shards(shards)
     from tartools.stages import shuffle
 
     return shuffle.interleave(shards, choice.interleave)
 
 
-def selected(items: Iterator[Any], choice: SampleChoice, field_choice: cli.Fields, run: Pass[Any]) -> Iterator[Any]:
+def apply_stages(items: Iterator[Any], choice: SampleChoice, field_choice: cli.Fields, run: Pass[Any]) -> Iterator[Any]:
     """Return *items* passed through the stages of the options: slice, fields, shuffle, count, new keys.
 
     *items*: samples; or row numbers, if the output is a table (then no option that changes samples is given). *run*:

@@ -30,7 +30,7 @@ def completion(
     if len(words) == 2 and words[0] == "table":
         text: str | None = completions.columns_of(words[1])
     else:
-        text = completions.switched_on(words, names())
+        text = completions.completion_lines(words, names())
     if text is None:
         raise UsageError("which shell? write tartools completion bash, zsh or fish")
     print_now(text)

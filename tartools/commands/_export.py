@@ -9,8 +9,8 @@ from tartools.errors import SampleError, UsageError
 from tartools.formats import packed
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
-from tartools.samples.values import checked_key
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.samples.values import require_safe_key
+from tartools.shards.reading import Reading, close_at_end, read_samples
 from tartools.stages import select
 from tartools.storage.outputformats import JSON_LINES, OutputFormat
 from tartools.storage.streams import Sink
@@ -65,15 +65,15 @@ def export(
     check()
     samples = select.select_by_specs(samples, specs, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:
-        samples = until_written(samples, selection.count, account)
+        samples = stop_after_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
-    writing = packed.writing_packed if form.is_packed else storage.writing
-    with closing_upstream(samples), writing(output.url, output.force) as sink:
-        write(readable_back(samples), sink)
+    writing = packed.writing_packed if form.is_packed else storage.open_sink
+    with close_at_end(samples), writing(output.url, output.force) as sink:
+        write(check_readable_back(samples), sink)
         account.check()
 
 
-def until_written(samples: Iterable[Sample], count: int, account: Account) -> Iterator[Sample]:
+def stop_after_written(samples: Iterable[Sample], count: int, account: Account) -> Iterator[Sample]:
     """Yield *samples* until *account* has counted *count* of them as written; read no further.
 
     The writer counts a sample, or leaves it out because it has none of the fields, before it takes the next one. So -c
@@ -86,7 +86,7 @@ def until_written(samples: Iterable[Sample], count: int, account: Account) -> It
                 return
 
 
-def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
+def check_readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
     """Yield *samples* unchanged, after checking that tarcreate can make the same samples from the file.
 
     Raises: SampleError for a key that tarcreate refuses (absolute, or with `..`), and for two adjacent samples with one
@@ -101,14 +101,14 @@ def readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
                 url=sample.shard,
             )
         last = sample.raw_key if sample.grouped else None
-        yield safe_key(sample)
+        yield check_safe_key(sample)
 
 
-def safe_key(sample: Sample) -> Sample:
+def check_safe_key(sample: Sample) -> Sample:
     """Return *sample* unchanged. Raises: SampleError if its key is empty or absolute, or contains `..`."""
     if b".." in sample.raw_key or sample.raw_key[:1] in (b"", b"/"):
         try:
-            checked_key(sample.key)
+            require_safe_key(sample.key)
         except SampleError as error:
             raise SampleError(f"{error.message}; --rekey of tarcat gives new keys", url=sample.shard) from None
     return sample

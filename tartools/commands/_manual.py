@@ -11,11 +11,11 @@ from tartools.cli import manual
 from tartools.commands import BUILTINS, COMMANDS_BY_TASK, load
 
 
-def generated_here() -> dict[str, str]:
+def generate_files() -> dict[str, str]:
     """Return the text of every file generated from the commands, by its path in the project."""
     by_task = [name for names in COMMANDS_BY_TASK.values() for name in names if name not in BUILTINS]
-    return manual.generated([load(name) for name in by_task], list(map(load, BUILTINS)))
+    return manual.generated_files([load(name) for name in by_task], list(map(load, BUILTINS)))
 
 
 if __name__ == "__main__":
-    sys.exit(manual.main(sys.argv[1:], generated_here()))
+    sys.exit(manual.main(sys.argv[1:], generate_files()))

@@ -23,5 +23,5 @@ def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> Non
         written = draw_report(report.parts(facts), terminal.detect_screen(terminal.NO_PROTOCOL))
     else:
         written = "".join(f"{line}\n" for line in report.plain_lines(facts))
-    with storage.writing("-") as sink:
+    with storage.open_sink("-") as sink:
         sink.write(written.encode())

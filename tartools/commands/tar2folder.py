@@ -36,11 +36,11 @@ from typing import Annotated
 
 from tartools import cli
 from tartools.cli import Option
-from tartools.commands._export import SampleSelection, safe_key, until_written
+from tartools.commands._export import SampleSelection, check_safe_key, stop_after_written
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.values import parse_column
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.shards.reading import Reading, close_at_end, read_samples
 from tartools.stages import select
 
 
@@ -78,7 +78,7 @@ def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection,
     that can't be a file, or is taken.
     """
     from tartools.formats.folderwrite import TABLE_NAME_SUFFIXES, FolderLayout, write_sample_files
-    from tartools.storage.outputfolder import check_folder, writing_folder
+    from tartools.storage.outputfolder import check_folder, open_output_folder
 
     if not output.url:
         raise UsageError("-o DIR is required")
@@ -93,8 +93,8 @@ def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection,
     samples = read_samples(urls, account, Reading(source.strictness))
     samples = select.select_by_specs(samples, selection.fields, selection.exclude, account, verbatim=selection.verbatim)
     if selection.count is not None:
-        samples = until_written(samples, selection.count, account)
+        samples = stop_after_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
-    with closing_upstream(samples), writing_folder(output.url, output.force, urls) as folder:
-        write_sample_files(map(safe_key, samples), folder, account, layout)
+    with close_at_end(samples), open_output_folder(output.url, output.force, urls) as folder:
+        write_sample_files(map(check_safe_key, samples), folder, account, layout)
         account.check()

@@ -43,7 +43,7 @@ from tartools.errors import UsageError
 from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
 from tartools.samples.values import INDEX_NAME
-from tartools.shards.reading import Reading, closing_upstream
+from tartools.shards.reading import Reading, close_at_end
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.storage.outputformats import CSV, JSON_LINES, TSV
 from tartools.tables.listed import column_names
@@ -106,12 +106,12 @@ def tar2tsv(
     storage.check_output(output.url, output.force, urls, form=TEXT_FORMATS[form])
     listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX_NAME in column.choices for column in columns)
-    reading = Reading(source.strictness, columns=listed, alike=not one_by_one)
-    max_workers = 1 if one_by_one else min(cli.workers(0), DEFAULT_WORKERS)
+    reading = Reading(source.strictness, columns=listed, uniform=not one_by_one)
+    max_workers = 1 if one_by_one else min(cli.count_workers(0), DEFAULT_WORKERS)
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
         """Yield the rows of the batches of *task*, encoded; its result is which columns were empty."""
-        with closing_upstream(task.batches):
+        with close_at_end(task.batches):
             task.result = yield from textwrite.make_lines(task.batches, shape, account, first)
 
     if first is not None:

@@ -69,13 +69,13 @@ from tartools.formats import zipfiles
 from tartools.formats.plan import build_samples
 from tartools.samples.account import Account, Phase
 from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.shards.reading import Reading, close_at_end, read_samples
 from tartools.shards.shardrows import Indexing, row_inputs, write_rows
 from tartools.shards.writing import Destination, write_samples
 from tartools.show import benchreport
 from tartools.stages import select
 from tartools.storage import scratch
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.listing import ls
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
@@ -105,7 +105,7 @@ def worker_list(text: str) -> str:
     return " ".join(map(str, sorted({0, *map(int, words)})))
 
 
-class Data(cli.Group):
+class DataOptions(cli.Group):
     """Options for the data to measure: count (samples at most), size (bytes at most), tmpdir (folder for copies)."""
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = DEFAULT_SAMPLES
@@ -115,7 +115,7 @@ class Data(cli.Group):
     tmpdir: cli.TmpDir = None
 
 
-class Ways(cli.Group):
+class MeasuringOptions(cli.Group):
     """Options for the measurements.
 
     Attributes:
@@ -148,8 +148,8 @@ class Ways(cli.Group):
 def tarbench(
     account: Account,
     source: cli.Inputs,
-    data: Data,
-    ways: Ways,
+    data: DataOptions,
+    ways: MeasuringOptions,
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False,
 ) -> None:
     """Measure how fast training can read the first samples of *source*, and print facts and advice.
@@ -161,7 +161,7 @@ def tarbench(
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
     urls = source.urls()
     with ExitStack() as stack:
-        with deferred_signals():
+        with defer_signals():
             folder = Path(scratch.private_directory(data.tmpdir))
             stack.callback(scratch.remove_tree, os.fsencode(folder))
         facts = bench_facts(urls, account, Reading(source.strictness), data, ways, folder)
@@ -190,7 +190,7 @@ Taken = dict[str, Any]  # what is measured: samples, bytes, fields
 
 
 def bench_facts(
-    urls: Sequence[str], account: Account, reading: Reading, data: Data, ways: Ways, folder: Path
+    urls: Sequence[str], account: Account, reading: Reading, data: DataOptions, ways: MeasuringOptions, folder: Path
 ) -> dict[str, Any]:
     """Measure the samples of *urls* in each form and order with each number of workers; return the facts of --json.
 
@@ -202,7 +202,7 @@ def bench_facts(
         data_facts, places = places_on_server(urls, kind, account, data, folder)
     else:
         data_facts, places, origins = places_of_copies(urls, kind, account, reading, data, folder, ways.dry_run)
-    workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.workers(0), DEFAULT_MAX_WORKERS)]
+    workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.count_workers(0), DEFAULT_MAX_WORKERS)]
     planned: list[tuple[BenchPlace, dict[str, Any]]] = [
         (place, {"name": name, "form": form, "order": order, "workers": number})
         for place in places
@@ -216,7 +216,7 @@ def bench_facts(
         "batch": ways.batch,
         "seconds": ways.seconds,
         "passes": ways.passes,
-        "cores": cli.workers(0),
+        "cores": cli.count_workers(0),
         "others": None,
         "rows": [row for _, row in planned],
         "advice": [],
@@ -225,7 +225,7 @@ def bench_facts(
         return facts
     from tartools.train.bench import BenchRow, measure_row
 
-    before = others_seconds()
+    before = other_cpu_seconds()
     for number, (place, row) in enumerate(planned, 1):
         account.progress.phase = Phase(f"row {number} of {len(planned)}")
         how = (ways.batch, ways.seconds, ways.passes, ways.cold)
@@ -233,7 +233,7 @@ def bench_facts(
             row |= measure_row(BenchRow(*place, row["order"], row["workers"], *how))
         except TarToolsError as error:
             raise error_in_source(error, origins) from None
-    if before and (after := others_seconds()):
+    if before and (after := other_cpu_seconds()):
         facts["others"] = (after[0] - before[0]) / max(after[1] - before[1], 1e-9)
     benchreport.add_advice(facts)
     return facts
@@ -264,7 +264,7 @@ def form_of_all(urls: Sequence[str]) -> str:
 def is_on_server(url: str, kind: str) -> bool:
     """True if the samples of *url*, in the form *kind*, are on a server; for a table, any of its first ones."""
     if kind != TABLE_FORM:
-        return storage.is_far(url)
+        return storage.is_stored_object(url)
     from tartools.tables import source
     from tartools.tables.catalog import ShardCatalog
 
@@ -275,13 +275,13 @@ def is_on_server(url: str, kind: str) -> bool:
     return any(catalog.is_remote)
 
 
-def others_seconds() -> tuple[float, float] | None:
+def other_cpu_seconds() -> tuple[float, float] | None:
     """Return (CPU seconds of other programs, CPU seconds of all cores, idle ones too), since the start of the system.
 
     None if there is no /proc/stat.
     """
     try:
-        ticks = [int(word) for word in storage.content("/proc/stat").split()[1:9]]  # proc(5)
+        ticks = [int(word) for word in storage.read_content("/proc/stat").split()[1:9]]  # proc(5)
     except StorageError:
         return None
     tick = os.sysconf("SC_CLK_TCK")
@@ -290,7 +290,7 @@ def others_seconds() -> tuple[float, float] | None:
 
 
 def places_of_copies(
-    urls: Sequence[str], kind: str, account: Account, reading: Reading, data: Data, folder: Path, dry: bool
+    urls: Sequence[str], kind: str, account: Account, reading: Reading, data: DataOptions, folder: Path, dry: bool
 ) -> tuple[Taken, list[BenchPlace], Origins]:
     """Copy the first samples of *urls* into *folder* in each form, with numbers as keys.
 
@@ -316,13 +316,13 @@ def places_of_copies(
 
     loose, zipped, shard, table = (str(folder / name) for name in ("loose", "data.zip", "data.tar", "data.parquet"))
     originals = source_samples(urls, kind, account, reading)
-    with closing_upstream(originals):
+    with close_at_end(originals):
         write_samples(select.rekey(numbered(originals), "{index:08d}"), Destination(shard), Account())
     data_facts = {"samples": len(origins), "bytes": size, "fields": list(fields)}
     files: list[str] = []
     if origins and not dry:
         write_rows(row_inputs([shard], Account(), Indexing(Reading(), 1)), table)
-        with storage.writing(zipped) as sink:
+        with storage.open_sink(zipped) as sink:
             zipfiles.write_zip(read_samples([shard]), sink, Account())
         with ZipFile(zipped) as archive:
             archive.extractall(loose)
@@ -356,7 +356,7 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
 
 
 def places_on_server(
-    urls: Sequence[str], kind: str, account: Account, data: Data, folder: Path
+    urls: Sequence[str], kind: str, account: Account, data: DataOptions, folder: Path
 ) -> tuple[Taken, list[BenchPlace]]:
     """Choose the first samples of *urls*, on a server, in the form *kind*; return facts about them, and their places.
 

@@ -182,12 +182,14 @@ class FixOptions(cli.ShardOutputs):
 
 
 @cli.command(MANUAL)
-def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed: FixOptions, means: cli.Means) -> int:
+def tarcheck(
+    account: Account, source: cli.Inputs, options: CheckOptions, fixed: FixOptions, resources: cli.ResourceOptions
+) -> int:
     """Check all samples of *source*, print the findings, and with --fix write intact samples; return the exit status.
 
-    *options*: the checks and their report. *fixed*: the repaired output. *means*: workers, memory, temporary files. The
-    status is 1 if there are errors or warnings; with --fix it is 0 (omissions, which the account counts, make it 1).
-    Raises: UsageError.
+    *options*: the checks and their report. *fixed*: the repaired output. *resources*: workers, memory, temporary files.
+    The status is 1 if there are errors or warnings; with --fix it is 0, and omissions, which the account counts, make
+    it 1. Raises: UsageError.
     """
     expect = select.parse_choices(options.expect, "--expect")
     ignored = ignored_codes(options)
@@ -202,16 +204,16 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
     policy = ShardPolicy(ignore_repeated_keys=True)
     reader = reader_of(options, fixed)
     last_dot = options.dots == "last"
-    reading = Reading(source.strictness, Need.FIELDS, means.tmpdir, policy=policy, sums=sums, last_dot=last_dot)
+    reading = Reading(source.strictness, Need.FIELDS, resources.tmpdir, policy=policy, sums=sums, last_dot=last_dot)
     shards = inputs_to_check(urls, reading, faults)
     if last_dot and shards.tables:
         url = urls[min(shards.tables)]
         raise UsageError("--dots last is for shards, and this is a table: name the shards that it lists", url=url)
     places = destinations(fixed.output, fixed.force, shards, fixed.checksums) if fixed.output else None
     # workers compare keys where a large shard is cut, and these are the keys up to the first dot
-    max_workers = 1 if last_dot else means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
+    max_workers = 1 if last_dot else resources.parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
     checking = Checking(shards, account, options.decode, max_workers, reader)
-    sort = partial(external_sort, memory=means.memory, tmpdir=means.tmpdir)
+    sort = partial(external_sort, memory=resources.memory, tmpdir=resources.tmpdir)
     doings = actions_of(checking.find_repeats(sort))
     pending = PendingSamples(sort(doings)) if places else None
     for _ in doings:
@@ -235,7 +237,7 @@ def tarcheck(account: Account, source: cli.Inputs, options: CheckOptions, fixed:
             account.warn(hint)
     if places and pending:
         account.samples_in = account.samples_out = 0
-        files = SampleFiles(means.tmpdir)
+        files = SampleFiles(resources.tmpdir)
         Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account, files).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
@@ -280,6 +282,6 @@ def check_fix_options(fixed: FixOptions) -> None:
 
 def warn_of_unread(sums: "ListedSums | None", urls: Sequence[str], account: Account) -> None:
     """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*."""
-    if sums is not None and (absent := sums.names_without(urls)):
+    if sums is not None and (absent := sums.unmatched_names(urls)):
         names = ", ".join(map(shown, absent[:MAX_NAMES_WARNED]))
         account.warn(f"{shown(sums.url)} lists {several(len(absent), 'shard')} more than were read: {names}")

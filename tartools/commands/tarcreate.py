@@ -139,7 +139,7 @@ from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin, warn
 from tartools.samples.account import Account
 from tartools.samples.filetypes import type_of_file
 from tartools.samples.rowchoice import RowChoice, RowKeys
-from tartools.samples.sample import checked_path
+from tartools.samples.sample import make_path
 from tartools.shards.writing import write_samples
 from tartools.stages import select
 from tartools.storage.expand import expand
@@ -235,7 +235,7 @@ class PlanOptions(cli.Group):
 @cli.command(__doc__)
 def tarcreate(account: Account, options: PlanOptions, output: cli.Output) -> None:
     """Make samples from the source that *options* name, and write them to *output*. Raises: TarToolsError."""
-    checked_source(options).write(options, account, output)
+    require_source(options).write(options, account, output)
 
 
 def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> None:
@@ -265,11 +265,11 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
     with packed.open_packed(name) as file:
         check_plan(file.peek(FILE_HEAD_BYTES), name)
         text = read_as_utf8(file, options.encoding, name)
-        samples = plan.samples(text, form, origin, choice_of_rows(options).with_named_key())
+        samples = plan.samples(text, form, origin, row_choice(options).with_named_key())
         write_planned(samples, account, output, origin)
 
 
-def choice_of_rows(options: PlanOptions) -> RowChoice:
+def row_choice(options: PlanOptions) -> RowChoice:
     """Return the fields and keys of rows that *options* choose. Raises: UsageError for a bad word or template."""
     words = None if options.fields is None else select.parse_words(options.fields)
     return RowChoice(words, options.key_column, RowKeys(options.template or DEFAULT_KEY_TEMPLATE))
@@ -316,7 +316,7 @@ def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.O
     storage.check_inputs([name])
     storage.check_output(output.url, output.force, [name])
     rows = read_coco(name) if options.coco else read_rows(name, options.encoding)
-    choice = choice_of_rows(options).with_named_key()
+    choice = row_choice(options).with_named_key()
     keys = None if options.template is None else choice.keys
     table = FolderTable(name, rows, is_text_table(name), options.file_column, choice.key, keys, choice.words)
     tables = [os.fsencode(os.path.relpath(os.path.realpath(name), os.path.realpath(path)))]
@@ -333,7 +333,7 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
     urls = expand(options.zips or options.parquets or options.tfrecords or [])
     storage.check_inputs(urls)
     storage.check_output(output.url, output.force, urls)
-    choice = choice_of_rows(options)
+    choice = row_choice(options)
     if options.zips:
         from tartools.formats import zipfiles
 
@@ -374,7 +374,7 @@ TAR_MAGIC = slice(257, 262)
 MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # first bytes of a file -> its option
 
 
-def checked_source(options: PlanOptions) -> PlanSource:
+def require_source(options: PlanOptions) -> PlanSource:
     """Return the kind of source that *options* name; a plan by default.
 
     Raises: UsageError if they name two, for options that do not go with it, for an impossible --key-template or
@@ -413,7 +413,7 @@ def checked_source(options: PlanOptions) -> PlanSource:
     if options.template is not None and options.key_column is not None:
         raise UsageError("--key-column and --key-template exclude each other")
     try:
-        checked_path("key", options.class_field or "cls")
+        make_path("key", options.class_field or "cls")
     except SampleError:
         raise UsageError(f"not a name for a field: {options.class_field!r}") from None
     return source
@@ -424,7 +424,7 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
     from tartools.formats import jsonl
 
     with packed.open_seekable_packed(origin.name) as file:
-        choice = choice_of_rows(options).with_named_key()
+        choice = row_choice(options).with_named_key()
         check_sources(
             jsonl.find_sources(read_as_utf8(file, options.encoding, origin.name), origin, choice), output, origin
         )

@@ -79,14 +79,14 @@ MAX_DISTANCE_BITS = (
 )
 
 
-def bits_apart(text: str) -> int:
+def parse_distance(text: str) -> int:
     """Convert *text* to a distance in bits, from 0 to 15. Raises: ValueError."""
     if not text.isascii() or not text.isdecimal() or int(text) > MAX_DISTANCE_BITS:
         raise ValueError(f"not a number of bits from 0 to {MAX_DISTANCE_BITS}: {text!r}")
     return int(text)
 
 
-class AlikeOptions(cli.Group):
+class DuplicateOptions(cli.Group):
     """Options that say which samples are duplicates, and which of them is kept.
 
     Attributes:
@@ -102,7 +102,7 @@ class AlikeOptions(cli.Group):
     near: Annotated[str | None, Option("--near FIELD", "Samples whose pictures in this field look alike.")] = None
     distance: Annotated[
         int | None,
-        Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=bits_apart, default="6"),
+        Option("--distance BITS", "How many bits of 64 may differ, up to 15.", parser=parse_distance, default="6"),
     ] = None
     keep: Annotated[Literal["first", "largest"], Option("--keep", "Which of several duplicates to keep.")] = "first"
     against: Annotated[
@@ -123,7 +123,7 @@ class DedupOutputs(cli.Group):
     page: Annotated[str | None, Option("--html FILE", "Write a page of pairs for a browser: one file.")] = None
 
 
-class DedupMeans(cli.Group):
+class DedupResources(cli.Group):
     """Options for resources: parallel (workers; 0: one per core), memory (bytes), tmpdir (temporary files)."""
 
     parallel: cli.Parallel = 0
@@ -135,17 +135,17 @@ class DedupMeans(cli.Group):
 def tardedup(
     account: Account,
     source: cli.Inputs,
-    criteria: AlikeOptions,
+    criteria: DuplicateOptions,
     output: cli.Output,
     extra_outputs: DedupOutputs,
-    means: DedupMeans,
+    resources: DedupResources,
 ) -> None:
     """Find duplicates among the samples of *source*, write the other samples to *output*, and the reports.
 
     *criteria*: which samples are duplicates, and which of them is kept. *extra_outputs*: samples left out, reports.
-    *means*: workers, memory, temporary files. Raises: TarToolsError.
+    *resources*: workers, memory, temporary files. Raises: TarToolsError.
     """
-    comparison = the_comparison(criteria)
+    comparison = make_comparison(criteria)
     urls = source.urls()
     against = expand(criteria.against, [], "\n") if criteria.against is not None else []
     if "-" in against and "-" in urls:
@@ -158,8 +158,8 @@ def tardedup(
     }
     cli.check_outputs(outputs, output.force, [*urls, *against], {"--report": TSV, "--html": HTML})
     columns = ("__key__", *comparison.columns) if comparison.columns else ()
-    reading = Reading(source.strictness, tmpdir=means.tmpdir, columns=columns)
-    max_workers = cli.workers(means.parallel)
+    reading = Reading(source.strictness, tmpdir=resources.tmpdir, columns=columns)
+    max_workers = cli.count_workers(resources.parallel)
     run = DataSet(urls, account, reading, max_workers).to(
         [output.url, extra_outputs.rest], output.force, output.gzip, sums=output.checksums
     )
@@ -167,11 +167,11 @@ def tardedup(
     if against:
         silent_account = Account(account.say, account.quiet)
         sides.insert(0, DedupSide(AGAINST_SIDE, DataSet(against, silent_account, reading, max_workers).to()))
-    part = means.memory // 4
+    part = resources.memory // 4
     for side in sides if extra_outputs.report is not None else ():
-        side.names = Spool(part // 2, means.tmpdir)
-    sort = partial(external_sort, memory=part, tmpdir=means.tmpdir)
-    pairs = Spool(part, means.tmpdir)
+        side.names = Spool(part // 2, resources.tmpdir)
+    sort = partial(external_sort, memory=part, tmpdir=resources.tmpdir)
+    pairs = Spool(part, resources.tmpdir)
     for record in find_duplicates(sides, comparison, account, sort):
         pairs.add(record)
     if extra_outputs.report is not None:
@@ -186,15 +186,15 @@ def tardedup(
     if extra_outputs.page is not None:
         from tartools.show.html.page import write_pairs
 
-        workers = min(cli.workers(0), 4)
+        workers = min(cli.count_workers(0), 4)
         write_pairs(pairs, sides, comparison, extra_outputs.page, force=output.force, workers=workers)
-    account.progress.phase = Phase("writing", sides[-1].samples, lambda: account.settled)
+    account.progress.phase = Phase("writing", sides[-1].samples, lambda: account.samples_done)
     selection = Selection((unpack_pair(record).position for record in pairs), invert=True)
-    run.select(selection.flags, selection.flags, reading.only(Need.PLACES, ("__key__",)))
-    say_left_out(sides, pairs, account)
+    run.select(selection.flags, selection.flags, reading.with_need(Need.PLACES, ("__key__",)))
+    warn_of_left_out(sides, pairs, account)
 
 
-def the_comparison(criteria: AlikeOptions) -> Comparison:
+def make_comparison(criteria: DuplicateOptions) -> Comparison:
     """Return the comparison that *criteria* ask for: by pictures, by some fields, or by all. Raises: UsageError."""
     if criteria.by is not None and criteria.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
@@ -215,7 +215,7 @@ def the_comparison(criteria: AlikeOptions) -> Comparison:
     return Comparison(() if near_field else choices, near_field, distance, criteria.keep == "largest", criteria.missing)
 
 
-def say_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
+def warn_of_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
     """Warn of the number of duplicates left out, and of samples that could not be compared.
 
     *pairs*: for each sample left out, bytes that begin with a packed `Pair`. *sides*: the input last, before it the

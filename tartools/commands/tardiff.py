@@ -112,24 +112,24 @@ class DiffOptions(cli.ShardOutputs):
 
 
 @cli.command(__doc__, trouble=2)
-def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, means: cli.Means) -> int:
+def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, resources: cli.ResourceOptions) -> int:
     """Compare the data sets A and B of *source* and print the differences; return 1 if there are any, otherwise 0.
 
     With --digest print the digest of one data set, and return 0. Raises: TarToolsError; its status is 2.
     """
-    max_workers = means.parallel or min(cli.workers(0), DEFAULT_WORKERS)
-    reading = Reading(source.strictness, tmpdir=means.tmpdir)
+    max_workers = resources.parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
+    reading = Reading(source.strictness, tmpdir=resources.tmpdir)
     check_options(options, source)
     if options.digest:
         digest = comparing.digest(source.urls(), account, reading, max_workers)
-        with storage.writing("-") as sink:
+        with storage.open_sink("-") as sink:
             sink.write(b"%064x\n" % digest)
         return 0
     a, b = (DiffSide(expand([word]), reading, max_workers, []) for word in source.inputs or ())
     check_shards([*a.urls, *b.urls], account)
-    new = Spool(means.memory // MEMORY_SHARES, means.tmpdir)
+    new = Spool(resources.memory // MEMORY_SHARES, resources.tmpdir)
     if options.output is None:
-        return int(compared(a, b, account, new, options, means))
+        return int(print_differences(a, b, account, new, options, resources))
     storage.check_output(options.output, options.force, [*a.urls, *b.urls])
     data = DataSet(b.urls, Account(lambda _: None), reading, max_workers)  # silent: comparing has reported everything
     run = data.to([options.output], options.force, sums=options.checksums)
@@ -137,8 +137,8 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
         message = "with -o the second data set is read twice, which this input can't be; copy it to a file first"
         raise UsageError(message, url=once[0])
     run.snapshot.take()
-    differ = compared(a, b, account, new, options, means)
-    records = external_sort(new, means.memory // MEMORY_SHARES, means.tmpdir)
+    differ = print_differences(a, b, account, new, options, resources)
+    records = external_sort(new, resources.memory // MEMORY_SHARES, resources.tmpdir)
     comparing.write_selected(run, b.counts, records)
     account.bytes_out += data.account.bytes_out
     return int(differ)
@@ -170,18 +170,20 @@ def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
         raise UsageError(f"-o - and {used_options[0]} both write to stdout (see tardiff --help)")
 
 
-def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: DiffOptions, means: cli.Means) -> bool:
+def print_differences(
+    a: DiffSide, b: DiffSide, account: Account, new: Spool, options: DiffOptions, resources: cli.ResourceOptions
+) -> bool:
     """Print the differences of *a* and *b*; return True if there are any.
 
     *new*: gets the position and key of each new or changed sample of *b*, if there is an output. *options*: what is
-    printed, and whether order counts. *means*: memory and temporary files of the sort.
+    printed, and whether order counts. *resources*: memory and temporary files of the sort.
     """
-    sort = partial(external_sort, memory=means.memory // MEMORY_SHARES, tmpdir=means.tmpdir)
+    sort = partial(external_sort, memory=resources.memory // MEMORY_SHARES, tmpdir=resources.tmpdir)
     counts, fields = Counter[str](), Counter[str]()
-    pairs = None if options.unordered else Spool(means.memory // MEMORY_SHARES, means.tmpdir)
+    pairs = None if options.unordered else Spool(resources.memory // MEMORY_SHARES, resources.tmpdir)
     differences = find_changes(sort(a.contents(account)), sort(b.contents(account)), counts)
     moved = find_reordered(pairs, sort) if pairs is not None else ()  # read after the other changes
-    with storage.writing("-") if options.list_keys else nullcontext() as listed:
+    with storage.open_sink("-") if options.list_keys else nullcontext() as listed:
         for change in chain(differences, moved):
             counts[change.kind] += 1
             if pairs is not None and change.kind in (EQUAL, CHANGED):
@@ -200,7 +202,7 @@ def compared(a: DiffSide, b: DiffSide, account: Account, new: Spool, options: Di
     facts |= {"fields": dict(sorted(fields.items())), REORDERED: None if options.unordered else counts[REORDERED]}
     facts |= {name: counts[name] for name in REPEATED_COUNTERS}
     if not options.list_keys and options.output != "-":
-        with storage.writing("-") as sink:
+        with storage.open_sink("-") as sink:
             print_summary(sink, facts, options.json)
     return any(counts[kind] for kind in CHANGE_MARKS)
 

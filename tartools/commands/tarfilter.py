@@ -117,7 +117,7 @@ class FilterConditions(cli.Group):
     verbatim: cli.Verbatim = False
 
 
-def the_filter(conditions: FilterConditions) -> Filter:
+def make_filter(conditions: FilterConditions) -> Filter:
     """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
     key_conditions = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in key_conditions):
@@ -173,12 +173,12 @@ def tarfilter(
 
     Raises: TarToolsError.
     """
-    sample_filter = the_filter(conditions)
+    sample_filter = make_filter(conditions)
     urls = source.urls()
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
     columns = sample_filter.columns()
     reading = Reading(source.strictness, sample_filter.need, tmpdir, columns)
-    run = DataSet(urls, account, reading, cli.workers(0)).to(
+    run = DataSet(urls, account, reading, cli.count_workers(0)).to(
         [output.url, rest], output.force, output.gzip, sums=output.checksums
     )
     run.select(sample_filter.flags, sample_filter.flags_of_keys if sample_filter.is_by_key else None)

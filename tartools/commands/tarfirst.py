@@ -43,7 +43,7 @@ from tartools.errors import SampleError, UsageError, shown
 from tartools.samples.account import SORT_HINT, Account
 from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
-from tartools.shards.reading import Reading, check_shards, closing_upstream, read_samples
+from tartools.shards.reading import Reading, check_shards, close_at_end, read_samples
 from tartools.stages import select
 from tartools.tables.schema import is_table
 
@@ -92,12 +92,12 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
         expression = Expression(conditions.expression, verbatim=conditions.verbatim)
     urls = source.urls()
     samples = numbered_samples(urls, account, Reading(source.strictness), conditions)
-    with closing_upstream(samples), storage.writing("-") as sink:
+    with close_at_end(samples), storage.open_sink("-") as sink:
         lacking: dict[str, None] = {}
         payload = first_match(samples, conditions, expression, field, lacking)
         if payload is None:
-            why = nothing(account.samples_in, expression, field, lacking)
-            raise SampleError(why + torn(account, conditions.key) if lacking or expression else why)
+            why = no_match_message(account.samples_in, expression, field, lacking)
+            raise SampleError(why + repeated_key_note(account, conditions.key) if lacking or expression else why)
         with payload as file:
             if os.isatty(1):
                 check_text(file)
@@ -121,7 +121,7 @@ def numbered_samples(
             yield from tablesamples.find_samples(urls, account, conditions.place, conditions.key)
             return
     samples = read_samples(urls, account, reading)
-    with closing_upstream(samples):
+    with close_at_end(samples):
         yield from enumerate(samples)
 
 
@@ -171,7 +171,7 @@ def check_text(file: io.BufferedReader) -> None:
     file.seek(0)
 
 
-def nothing(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
+def no_match_message(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
     """Return the message that none of *read* samples matched, with a hint.
 
     *expression*: the one that samples had to meet, or None. *field*: alternative names of the field to write.
@@ -187,9 +187,9 @@ def nothing(read: int, expression: "Expression | None", field: Iterable[str], la
     return text
 
 
-def torn(account: Account, key: str | None) -> str:
+def repeated_key_note(account: Account, key: str | None) -> str:
     """Return the end of a message, if *key* (None: any key) was seen to return later in its shard; otherwise ""."""
-    for raw, shard in account.torn.items():
+    for raw, shard in account.returning_keys.items():
         name = raw.decode("utf-8", "surrogateescape")
         if key in (None, name):
             return f"; the key {name!r} comes back in {shown(shard)}, so its members are apart: {SORT_HINT}"

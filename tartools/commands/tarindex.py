@@ -117,7 +117,7 @@ from tartools.errors import UsageError, shown
 from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.shards import shardrows
-from tartools.shards.reading import Reading, counted
+from tartools.shards.reading import Reading, count_samples
 from tartools.storage.outputformats import PARQUET
 from tartools.tables import facts, schema
 from tartools.tables.inputs import RowInputs
@@ -157,11 +157,11 @@ class ColumnOptions(cli.Group):
     ] = None
 
     @property
-    def named(self) -> bool:
+    def is_given(self) -> bool:
         """True if any of these options is given."""
         return bool(self.fields or self.measured or self.pictures or self.decode or self.hashed or self.likened)
 
-    def wanted(self) -> facts.TableFacts:
+    def table_facts(self) -> facts.TableFacts:
         """Return the facts about samples that these options store in columns. Raises: UsageError."""
         table_facts = facts.parse_facts(self.fields or (), self.hashed or (), self.likened or ())
         if self.measured and self.pictures:
@@ -187,11 +187,11 @@ def tarindex(
     """
     urls = source.urls()
     reading = Reading(source.strictness, tmpdir=tmpdir)
-    indexing = shardrows.Indexing(reading, cli.workers(parallel))
+    indexing = shardrows.Indexing(reading, cli.count_workers(parallel))
     if output.format:
         from tartools.tables import foreignindexes
 
-        if columns.named or old:
+        if columns.is_given or old:
             raise UsageError("an index for another tool has no columns of values, pictures or hashes, and no --update")
         where = foreignindexes.index_places(output.format, urls, output.url, output.force, tmpdir)
         versions = shardrows.shard_versions(urls)
@@ -201,18 +201,18 @@ def tarindex(
     if not output.url:
         raise UsageError("-o TABLE is required")
     storage.check_output(output.url, output.force, urls, form=PARQUET)
-    indexing = indexing._replace(facts=columns.wanted())
+    indexing = indexing._replace(facts=columns.table_facts())
     if old:
-        inputs, batches = updated_table(urls if source.inputs or source.files_from else [], old, account, indexing)
+        inputs, batches = update_table(urls if source.inputs or source.files_from else [], old, account, indexing)
     else:
         inputs = shardrows.row_inputs(urls, account, indexing)
         batches = shardrows.all_rows(inputs)
     if columns.decode and (hint := decoding.simplejpeg_hint(schema.fields_of(inputs.schema))):
         account.warn(hint)
-    shardrows.write_rows(inputs, output.url, account, force=output.force, batches=counted(batches, account))
+    shardrows.write_rows(inputs, output.url, account, force=output.force, batches=count_samples(batches, account))
 
 
-def updated_table(
+def update_table(
     urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
     """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*; warn of changes.
@@ -221,7 +221,7 @@ def updated_table(
     columns they get. The warning has the numbers of shards taken over, read and dropped, and columns that are null in
     shards read now.
     """
-    update = shardrows.updated_rows(urls, old, account, indexing)
+    update = shardrows.update_rows(urls, old, account, indexing)
     account.warn(f"{shown(old)}: shards taken over: {update.taken}, read: {update.read}, dropped: {update.dropped}")
     if lost := shardrows.empty_columns(update):
         account.warn(

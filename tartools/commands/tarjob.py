@@ -183,7 +183,7 @@ def tarjob(
             raise UsageError("--summarize reads a log and runs nothing: it takes no other options")
         print_report(report_of, account)
         return
-    command = checked_command(words or [], items, policy, resources)
+    command = require_command(words or [], items, policy, resources)
     logged = log_content(policy.log)
     records = logs.parse_log(logged, policy.log or "")
     patterns = [items.spec] if items.spec else []
@@ -192,7 +192,7 @@ def tarjob(
     todo = localjobs.tasks_to_do(every, records, redo=policy.redo)
     jobs = account.progress.jobs = Jobs(len(every), len(every) - len(todo))
     if dry_run:
-        with storage.writing("-") as sink:
+        with storage.open_sink("-") as sink:
             sink.write(process.printable_lines(b"".join(os.fsencode(tasks.shell_line(task)) + b"\n" for task in todo)))
         return
     if every and not todo:
@@ -225,13 +225,13 @@ def tarjob(
 
 def print_report(name: str, account: Account) -> None:
     """Print a report of the log *name*; count each item in it that is not done as an omission. Raises: StorageError."""
-    records = logs.parse_log(storage.content(name), name).values()
-    with storage.writing("-") as sink:
+    records = logs.parse_log(storage.read_content(name), name).values()
+    with storage.open_sink("-") as sink:
         sink.write("".join(f"{printable(line)}\n" for line in logs.report_of_log(records)).encode())
     account.omissions += sum(each["status"] != logs.DONE for each in records)
 
 
-def checked_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
+def require_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
     """Return COMMAND, the *words*. Raises: UsageError if it or the items are missing, or for impossible options."""
     if not items.spec and not items.files_from:
         raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
@@ -249,7 +249,7 @@ def checked_command(words: Sequence[str], items: Items, policy: Policy, resource
 def log_content(log: str | None) -> bytes:
     """Return the content of the file *log*, b"" if it does not exist or can't be read twice."""
     is_file = log and Url(log).is_local and storage.exists(log) and storage.is_repeatable(log)
-    return storage.content(log) if log and is_file else b""
+    return storage.read_content(log) if log and is_file else b""
 
 
 def run_todo(
@@ -281,19 +281,21 @@ def run_todo(
         return
     if not tasks.PLACEHOLDER.search(command[0]):
         localjobs.check_program(command[0])
-    at_once = items_at_once(resources.jobs, cores, len(todo), account)
+    at_once = concurrent_items(resources.jobs, cores, len(todo), account)
     with localjobs.open_local_engine(at_once, policy.retries, policy.timeout, on_retry) as engine:
         yield from localjobs.run_tasks(todo, engine, at_once, account.progress.jobs, fail_fast=policy.fail_fast)
 
 
-def items_at_once(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
+def concurrent_items(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
     """Return how many of *count* items run at a time.
 
     *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow. *cores*: cores that each item uses; 0: all;
     None: one. The limit of open files may reduce the number, with a warning.
     """
-    workers_per_item = 1 if cores is None else cli.workers(cores)
-    item_limit = min(max(1, cli.workers(0) // workers_per_item) if jobs is None else cli.workers(jobs), count)
+    workers_per_item = 1 if cores is None else cli.count_workers(cores)
+    item_limit = min(
+        max(1, cli.count_workers(0) // workers_per_item) if jobs is None else cli.count_workers(jobs), count
+    )
     allowed = min(item_limit, localjobs.max_commands_at_once())
     if allowed < item_limit:
         account.warn(
@@ -308,7 +310,7 @@ def print_results(results: localjobs.Results, account: Account, policy: Policy, 
     *record*: called with each task and its result, for the log. *policy*: whether there is a log. A failed item is an
     omission.
     """
-    with closing(results), storage.writing("-") as sink:
+    with closing(results), storage.open_sink("-") as sink:
         for task, result in results:
             if result.stdout:
                 sink.write(result.stdout)

@@ -72,7 +72,7 @@ from tartools.commands._foreign import Dots, Encoding
 from tartools.errors import UsageError
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns
-from tartools.shards.reading import Reading, counted, read_batches
+from tartools.shards.reading import Reading, count_samples, read_batches
 from tartools.shards.writing import write_batches
 from tartools.stages import select
 from tartools.stages.joining.partners import RowOptions, check_no_rows, make_second, read_second
@@ -172,15 +172,15 @@ def tarjoin(
 
         b_fields, raw_fold = partners.second, bytes if options.verbatim else bytes.lower
         how = FieldAddition(b_fields.members, b_fields.single, options.left, options.prefer, raw_fold)
-        batches = counted(read_batches(a, account, reading), account)
+        batches = count_samples(read_batches(a, account, reading), account)
         write_batches(
             partners.check_after(join_batches(batches, partners.find, how, account)), output.destination, account
         )
     else:
         from tartools.shards.dataset import DataSet
 
-        places = reading.only(Need.PLACES, ("__key__",))
-        run = DataSet(a, account, places, cli.workers(0)).to(
+        places = reading.with_need(Need.PLACES, ("__key__",))
+        run = DataSet(a, account, places, cli.count_workers(0)).to(
             [output.url], output.force, output.gzip, sums=output.checksums
         )
 
@@ -218,7 +218,7 @@ def urls_of_sides(source: cli.DescribedInputs, options: JoinOptions) -> tuple[li
     *source*, *options*: the arguments, and --with. Raises: UsageError if they do not say which is B, or name stdin
     twice; StorageError for a wildcard without a match, or a list that can't be read.
     """
-    patterns, lists, separator, trusted = source.named
+    patterns, lists, separator, trusted = source.expand_arguments
     second = options.second
     if second is None:
         if len(patterns) != (1 if lists else 2):

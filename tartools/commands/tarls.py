@@ -45,9 +45,9 @@ from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError, shown
 from tartools.formats import textwrite
 from tartools.samples.account import Account
-from tartools.storage.expand import with_lists
+from tartools.storage.expand import add_lists
 from tartools.storage.listing import ls
-from tartools.storage.names import folded, is_literal, quoted
+from tartools.storage.names import escape_name, fold_numbers, is_literal
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.url import Url
 from tartools.tar import compression
@@ -76,7 +76,7 @@ class Prefixes(cli.Group):
         return "\0" if self.null else "\n"
 
 
-class Form(cli.Group):
+class ListingOptions(cli.Group):
     """Options for the listing: every (all objects, not only shards), and its format: long, json, brace or sums."""
 
     every: Annotated[bool, Option("--all", "List every object, not only shards.")] = False
@@ -87,14 +87,14 @@ class Form(cli.Group):
 
 
 @cli.command(__doc__)
-def tarls(account: Account, prefixes: Prefixes, form: Form) -> None:
+def tarls(account: Account, prefixes: Prefixes, form: ListingOptions) -> None:
     """Print the shards at each of *prefixes*, one per line, in the format *form*. Raises: UsageError; StorageError."""
     if form.long + form.json + form.brace + form.sums > 1:
         raise UsageError("--long, --json, --brace and --sums exclude each other")
-    urls = with_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end, prefixes.allow_pipe) or [""]
+    urls = add_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end, prefixes.allow_pipe) or [""]
     entries = (entry for url in urls for entry in shards_at(url, form.every, account))
-    with storage.writing("-") as sink:
-        lines = written_entries(entries, form, prefixes.end, account)
+    with storage.open_sink("-") as sink:
+        lines = format_entries(entries, form, prefixes.end, account)
         encoded = (line.encode("utf-8", "surrogateescape") for line in lines)
         textwrite.write_lines(map(process.printable_lines, encoded) if os.isatty(1) else encoded, sink)
 
@@ -120,7 +120,7 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]
         )
 
 
-def written_entries(entries: Iterator[ListedObject], form: Form, end: str, account: Account) -> Iterator[str]:
+def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: str, account: Account) -> Iterator[str]:
     """Yield the lines of the listing of *entries* in the format *form*, each with *end* after it.
 
     With --brace a line may stand for several entries. A name that contains *end* is omitted, except with --json.
@@ -130,15 +130,15 @@ def written_entries(entries: Iterator[ListedObject], form: Form, end: str, accou
         return
     if form.json:
         for url, size, modified, *_ in entries:
-            yield json.dumps({"url": url, "size": size, "modified": moment(modified)}) + end
+            yield json.dumps({"url": url, "size": size, "modified": format_time(modified)}) + end
         return
     one_line_entries = (entry for entry in entries if is_one_line(entry.url, end, account))
     if form.long:
         for url, size, modified, *_ in one_line_entries:
-            yield f"{'-' if size is None else size:>15}  {moment(modified) or '-':20}  {url}{end}"
+            yield f"{'-' if size is None else size:>15}  {format_time(modified) or '-':20}  {url}{end}"
         return
-    urls = (quoted(entry.url) for entry in one_line_entries)
-    for text in folded(urls, is_literal) if form.brace else urls:
+    urls = (escape_name(entry.url) for entry in one_line_entries)
+    for text in fold_numbers(urls, is_literal) if form.brace else urls:
         yield text + end
 
 
@@ -150,9 +150,11 @@ def checksum_lines(entries: Iterator[ListedObject], account: Account) -> Iterato
     from tartools.storage.checksums import checksum_line
     from tartools.storage.objects import requests_at_once
     from tartools.storage.objects.storedsums import stored_checksum
-    from tartools.storage.pool import Threads, windowed
+    from tartools.storage.pool import Threads, call_in_window
 
-    with closing(windowed(entries, Threads(requests_at_once(), stored_checksum), requests_at_once())) as checksums:
+    with closing(
+        call_in_window(entries, Threads(requests_at_once(), stored_checksum), requests_at_once())
+    ) as checksums:
         for entry, checksum_of in checksums:
             checksum = checksum_of()
             if checksum is None:
@@ -170,7 +172,7 @@ def is_one_line(url: str, end: str, account: Account) -> bool:
     return end not in url
 
 
-def moment(seconds: float | None) -> str | None:
+def format_time(seconds: float | None) -> str | None:
     """Return the time *seconds* after 1970 in UTC, as in ISO 8601; None if it is unknown or out of range."""
     if seconds is None:
         return None

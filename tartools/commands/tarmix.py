@@ -54,7 +54,7 @@ from tartools.samples.account import Account, Phase
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading
 from tartools.stages.mixing import MixedSource, Mixture, Stop
-from tartools.storage.expand import expand, with_lists
+from tartools.storage.expand import add_lists, expand
 from tartools.storage.url import Url
 from tartools.tar.groups import Need
 
@@ -100,12 +100,12 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     TarToolsError.
     """
     shares, groups = zip(
-        *sources_in(with_lists(*source.named, is_name=lambda word: share_in(word) is None)), strict=True
+        *parse_sources(add_lists(*source.expand_arguments, is_name=lambda word: parse_share(word) is None)), strict=True
     )
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.strictness, tmpdir=wanted.tmpdir, sources=len(groups))
-    run = DataSet(urls, account, reading, cli.workers(0)).to(
+    run = DataSet(urls, account, reading, cli.count_workers(0)).to(
         [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}, output.checksums
     )
 
@@ -118,25 +118,25 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
         if wanted.total is not None:
             account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
 
-    places = reading.only(Need.PLACES, ("__key__",))
+    places = reading.with_need(Need.PLACES, ("__key__",))
     needed = wanted.stop == "longest"
     sources: list[MixedSource[Any]] = [
         MixedSource(source, account, needed=needed) for source in run.sources(groups, places, begin)
     ]
     mixing = Mixture(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
     try:
-        run.order(rekeyed(mixing, wanted.rekey), mixing.warn_of_repeats)
+        run.order(replace_keys(mixing, wanted.rekey), mixing.warn_of_repeats)
     finally:
         for mixed_source in sources:
             mixed_source.close()
 
 
-def share_in(word: str) -> int | None:
+def parse_share(word: str) -> int | None:
     """Return the share that *word* is, times 10**18, so that it is a whole number; None if *word* is not a number.
 
     Raises: UsageError for a number that can't be a share: 0, negative, infinite, or of more than 18 digits.
 
-    >>> share_in("0.7") == 7 * share_in("1e-1"), share_in("a.tar")
+    >>> parse_share("0.7") == 7 * parse_share("1e-1"), parse_share("a.tar")
     (True, None)
     """
     match = re.fullmatch(SHARE_PATTERN, word, re.ASCII | re.IGNORECASE)
@@ -150,7 +150,7 @@ def share_in(word: str) -> int | None:
     raise UsageError(f"{word} is not a share: a share is a number above 0, of up to 18 digits; {NUMBER_NAME_HINT}")
 
 
-def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
+def parse_sources(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     """Return (share, shards) of each source that *words* name, in order.
 
     A share is a whole number, the word's number times 10**18. *words*: for each source its share, then its shards.
@@ -159,7 +159,7 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     """
     groups: list[tuple[str, int, list[str]]] = []
     for word in words:
-        share = share_in(word)
+        share = parse_share(word)
         if share is not None:
             groups.append((word, share, []))
         elif not groups:
@@ -178,7 +178,7 @@ def sources_in(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     return [(share, expand(names)) for _, share, names in groups]
 
 
-def rekeyed(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
+def replace_keys(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
     """Yield the items of *mixing*, (item, number of its source, round) triples.
 
     *round*: how many times the source was read before. With a *template* the items are samples, and get keys made from

@@ -53,14 +53,14 @@ from tartools.shards.reading import Reading, read_samples
 from tartools.shards.writing import write_samples
 from tartools.stages import select
 from tartools.storage.outputformats import TSV
-from tartools.storage.pool import Threads, windowed
+from tartools.storage.pool import Threads, call_in_window
 
 DEFAULT_SHELL = "bash"
 MAX_COMMAND_SECONDS = 1_000_000  # seconds; poll(2) takes 24 days
 MAX_SAMPLES_UNDER_WAY = 1000  # samples whose command runs, or has ended and waits for an earlier one
 
 
-class Work(cli.Group):
+class CommandOptions(cli.Group):
     """Options for the command to run.
 
     Attributes:
@@ -118,7 +118,9 @@ class Directory(cli.Group):
 
 
 @cli.command(__doc__)
-def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work, directory: Directory) -> None:
+def tarproc(
+    account: Account, source: cli.Inputs, output: cli.Output, work: CommandOptions, directory: Directory
+) -> None:
     """Run a command on each sample of *source* and write the samples that it leaves to *output*.
 
     *work*: the command, and what happens if it fails. *directory*: the files that it finds and leaves. Raises:
@@ -131,14 +133,14 @@ def tarproc(account: Account, source: cli.Inputs, output: cli.Output, work: Work
     samples = read_samples(urls, account, Reading(source.strictness))
     if work.first is not None:
         samples = select.take_first(samples, work.first)
-        account.progress.phase = Phase("", work.first, lambda: account.settled)
+        account.progress.phase = Phase("", work.first, lambda: account.samples_done)
     written = Account() if directory.subdirs else account  # with -S, samples out are inputs that gave any
     with closing(SampleDirectories(options, directory.tmpdir)) as folders:
         if directory.keep:
             account.say(f"the directories are kept in {os.fsdecode(folders.folder)}")
         with (
             failure_report(work.report, output.force) as on_failure,
-            closing(processed(samples, arguments, folders, work, account, on_failure)) as results,
+            closing(process_samples(samples, arguments, folders, work, account, on_failure)) as results,
         ):
             write_samples(results, output.destination, written)
     if written is not account:
@@ -158,7 +160,7 @@ def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
 
     columns = ("__key__", "__shard__", "failure", "last_line")
     line = make_line_maker("tsv", columns)
-    with storage.writing(url, force) as sink:
+    with storage.open_sink(url, force) as sink:
 
         def add(values: Sequence[str]) -> None:
             sink.write(line(values).encode("utf-8", "surrogateescape"))
@@ -167,11 +169,11 @@ def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
         yield lambda task, why: add((path_text(task.key), shown(task.shard), why, last_log_line(task)))
 
 
-def processed(
+def process_samples(
     samples: Iterator[Sample],
     arguments: Sequence[str],
     folders: SampleDirectories,
-    work: Work,
+    work: CommandOptions,
     account: Account,
     on_failure: OnFailure,
 ) -> Generator[Sample, None, None]:
@@ -179,11 +181,11 @@ def processed(
 
     *folders*: makes the directories. *on_failure*: called with a failed task, and why.
     """
-    workers = cli.workers(work.parallel)
+    workers = cli.count_workers(work.parallel)
     with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
-        tasks, threads = folders.write(samples), Threads(workers, runner(shells, work), shells.stop)
+        tasks, threads = folders.write(samples), Threads(workers, make_runner(shells, work), shells.stop)
         window = max(MAX_SAMPLES_UNDER_WAY, workers)
-        with closing(windowed(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
+        with closing(call_in_window(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
             yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account, on_failure)
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""
@@ -193,7 +195,7 @@ def processed(
     account.check()
 
 
-def command_line(work: Work) -> str | None:
+def command_line(work: CommandOptions) -> str | None:
     """Return the command line for the shell; None if a script is given. Words after `--` are quoted.
 
     Raises: UsageError if there are none, or no such program.
@@ -213,7 +215,7 @@ def command_line(work: Work) -> str | None:
     return f"exec -- {shlex.join(work.words)}"
 
 
-def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
+def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], Outcome]:
     """Return a function that runs the command for one task in *shells*, and returns its outcome.
 
     With `-e abort` it runs no task after a failed one, because their results are not needed.
@@ -232,7 +234,7 @@ def runner(shells: Shells, work: Work) -> Callable[[SampleTask], Outcome]:
     return run
 
 
-def directory_options(work: Work, directory: Directory) -> DirectoryOptions:
+def directory_options(work: CommandOptions, directory: Directory) -> DirectoryOptions:
     """Return the options for sample directories, from the options of the command.
 
     Raises: UsageError for invalid ones.

@@ -68,7 +68,7 @@ from tartools.cli import Option, process
 from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
-from tartools.shards.reading import Reading, closing_upstream, read_samples
+from tartools.shards.reading import Reading, close_at_end, read_samples
 from tartools.show import pager, sheet, terminal
 from tartools.show.sections import MAX_PLACES_LISTED
 from tartools.show.statreport import flaw_lines
@@ -81,7 +81,7 @@ DECODING_THREADS = 4  # threads that decode pictures, two of them each
 MAX_COUNTED_BYTES = 64 << 20  # bytes of local files that are read to count their samples
 
 
-class Sheet(cli.Group):
+class PageOptions(cli.Group):
     """Options for the page and for samples drawn at random.
 
     Attributes:
@@ -121,7 +121,7 @@ def tarshow(
     account: Account,
     source: cli.Inputs,
     field_choice: cli.Fields,
-    contact: Sheet,
+    contact: PageOptions,
     service: Service,
     first: cli.Count = None,
     pictures: Annotated[
@@ -159,11 +159,11 @@ def tarshow(
 
     def total() -> int | None:
         """Return the number of samples, if it is known or quickly counted."""
-        places = reading.only(Need.PLACES)
+        places = reading.with_need(Need.PLACES)
         return None if contact.drawn else count_quickly(urls, lambda account: read(account, places))
 
     samples = read(account, reading)
-    with closing_upstream(samples):
+    with close_at_end(samples):
         if contact.url is not None:
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
             page_of_samples(samples, contact.url, contact, title, first, account)
@@ -177,7 +177,7 @@ def tarshow(
                 warn_of_more(total(), account)
 
 
-def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
+def check_usage(contact: PageOptions, pictures: str, interactive: bool) -> None:
     """Raise UsageError if options exclude each other, or if -i is given and stdout is not a capable terminal."""
     if interactive and not os.isatty(1):
         raise UsageError("-i needs a terminal on stdout")
@@ -192,7 +192,7 @@ def check_usage(contact: Sheet, pictures: str, interactive: bool) -> None:
 
 
 def check_service(
-    service: Service, contact: Sheet, field_choice: cli.Fields, first: int | None, is_on_terminal: bool
+    service: Service, contact: PageOptions, field_choice: cli.Fields, first: int | None, is_on_terminal: bool
 ) -> None:
     """Raise UsageError if an option that shows only some samples or fields, or shows them elsewhere, excludes --serve.
 
@@ -235,14 +235,14 @@ def serve_page(urls: Sequence[str], reading: Reading, service: Service, account:
     rowindex.check_duckdb()
     measured = "all" if service.facts else PICTURE_COLUMNS_ONLY if service.decode else ""
     facts = TextFacts((), measured=measured, decoded=service.decode)
-    with open_server(urls, reading, facts, service.port or 0, cli.workers(0), account) as server:
+    with open_server(urls, reading, facts, service.port or 0, cli.count_workers(0), account) as server:
         account.warn(f"{several(server.samples, 'sample')}: open this address in a browser; Ctrl-C ends it")
         process.print_now(f"{server.address}\n")
         server.serve_forever()
 
 
 def page_of_samples(
-    samples: Iterator[Sample], url: str, contact: Sheet, title: str, first: int | None, account: Account
+    samples: Iterator[Sample], url: str, contact: PageOptions, title: str, first: int | None, account: Account
 ) -> None:
     """Write an HTML page of *samples* to *url*, with the *title*; warn if it does not show all, or some are broken.
 
@@ -253,8 +253,10 @@ def page_of_samples(
     drawn = page.DEFAULT_SAMPLES_ON_PAGE if first is None and contact.drawn is None else contact.drawn
     choice = page.Choice(first, drawn, contact.seed)
     side = page.LARGE_VIEW_PIXELS if contact.large else page.TILE_PIXELS
-    with storage.writing(url, contact.force) as sink:
-        overview = page.write_page(samples, sink, title, choice, side, min(cli.workers(0), DECODING_THREADS), account)
+    with storage.open_sink(url, contact.force) as sink:
+        overview = page.write_page(
+            samples, sink, title, choice, side, min(cli.count_workers(0), DECODING_THREADS), account
+        )
         account.check()
     if overview.shown < overview.counts.samples or overview.more:
         account.warn(f"{shown(url)}: {overview.chosen} (use --random N or -c N to choose differently)")
@@ -277,7 +279,7 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
         if broken:
             summary.note("broken", sample.key)
 
-    with storage.writing("-") as sink:
+    with storage.open_sink("-") as sink:
         for drawn, count, lines in sheet.draw_rows(samples, screen, note):
             printed += lines
             has_more = account.samples_out > 0 and printed > max_count
@@ -300,7 +302,7 @@ def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample
         return None
     account, number = Account(say=lambda _text: None), 0
     try:
-        with closing_upstream(samples := read(account)):
+        with close_at_end(samples := read(account)):
             for _ in samples:
                 number += 1
                 if account.unpacked > MAX_COUNTED_BYTES:

@@ -53,7 +53,7 @@ from tartools.samples.batch import Batch
 from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
-from tartools.shards.reading import Reading, ShardPolicy, counted
+from tartools.shards.reading import Reading, ShardPolicy, count_samples
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, Tasks, gather
 from tartools.stages import externalsort, sortrows, sortsamples
 from tartools.stages.samplefiles import Identities, SampleFiles
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 MIN_MEMORY_BYTES = 1 << 16  # bytes; with less, sorting does little but merging
 
 
-def memory_size(text: str) -> int:
+def parse_memory(text: str) -> int:
     """Convert *text* to a number of bytes, such as 64M. Raises: ValueError for less than 64K."""
     size = cli.byte_size(text)
     if size < MIN_MEMORY_BYTES:
@@ -108,7 +108,7 @@ class Sorting(cli.Group):
         Option(
             "-M --memory BYTES",
             "Memory for sorting, 64K or more, such as 64M or 1e9.",
-            parser=memory_size,
+            parser=parse_memory,
             default="256M",
         ),
     ] = sortsamples.DEFAULT_SORT_MEMORY
@@ -118,11 +118,11 @@ class Sorting(cli.Group):
 @cli.command(__doc__)
 def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: Sorting) -> None:
     """Write the samples of *source* to *output* in the order that *sorting* says. Raises: TarToolsError."""
-    order = ordered(sorting)
+    order = make_order(sorting)
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.strictness, tmpdir=sorting.tmpdir)
-    run = DataSet(urls, account, reading, cli.workers(0)).to(
+    run = DataSet(urls, account, reading, cli.count_workers(0)).to(
         [output.url], output.force, output.gzip, sums=output.checksums
     )
     run.sort(CommandSorter(order, urls, account, reading, sorting.memory))
@@ -166,24 +166,24 @@ class CommandSorter(NamedTuple):
     def batches(self) -> Iterator[Batch]:
         """Return batches of all samples in order; sort records of their keys or values first, then copy samples."""
         order, account, tmpdir = self.order, self.account, self.reading.tmpdir
-        is_from_keys = sortkeys.key_encoder(order) is not None  # else values are read
+        is_from_keys = sortkeys.make_key_encoder(order) is not None  # else values are read
         need = Need.FIELDS if is_from_keys else Need.PAYLOADS
         policy = ShardPolicy(ignore_repeated_keys=order.by_key)
         reading = Reading(self.reading.strictness, need, self.reading.tmpdir, policy=policy)
         files = SampleFiles(tmpdir, self.urls)
-        max_workers = 1 if order.by_position else min(cli.workers(0), DEFAULT_WORKERS)
+        max_workers = 1 if order.by_position else min(cli.count_workers(0), DEFAULT_WORKERS)
 
         def work(task: ShardTask[Identities]) -> Iterator[bytes]:
             """Yield sort records of the samples of *task*, in blocks of bytes."""
-            task.batches = counted(task.batches, account)
+            task.batches = count_samples(task.batches, account)
             return sortsamples.index_blocks(task, order, files)
 
         tasks = gather(self.urls, account, reading, work, max_workers=max_workers, plain=True)
-        records = externalsort.unpack_blocks(blocks_of(tasks, files, account))
+        records = externalsort.unpack_blocks(record_blocks(tasks, files, account))
         return sortsamples.sort_batches(records, order, account, files, memory=self.memory, tmpdir=tmpdir)
 
 
-def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:
+def record_blocks(tasks: Tasks[Identities], files: SampleFiles, account: Account) -> Generator[bytes, None, None]:
     """Yield the sort records that *tasks* made, in blocks of bytes; note which files were read in *files*.
 
     Before and after it sets the phase of the progress: reading, writing.
@@ -193,10 +193,10 @@ def blocks_of(tasks: Tasks[Identities], files: SampleFiles, account: Account) ->
         for task in tasks:
             yield from task.output
             files.add_identities(task.result)
-    account.progress.phase = Phase("writing", account.samples_in, lambda: account.settled)
+    account.progress.phase = Phase("writing", account.samples_in, lambda: account.samples_done)
 
 
-def ordered(sorting: Sorting) -> sortkeys.Order:
+def make_order(sorting: Sorting) -> sortkeys.Order:
     """Return the order that the options *sorting* describe. Raises: UsageError for options that exclude each other."""
     kind, key = sorting.sorttype, sorting.sortkey
     if kind == "shuffle" and (key != "__key__" or sorting.unique or sorting.missing):

@@ -202,12 +202,12 @@ def tarsplit(
     with storage.one_commit(output):
         names = numbering.PartNames(output, word, shard_options.gzip)
         limits = limits_of_shards(shard_options, names)
-        example = names.of("x").name(0)
+        example = names.numbering_of("x").name(0)
         codec_for(example, shard_options.gzip)
         columns = ["__key__", *column_names(filter(None, [column, group]))] if word else []
         need = Need.PLACES if column is None and group is None else Need.PAYLOADS
         reading = Reading(source.strictness, need, shard_options.tmpdir, columns)
-        data = DataSet(source.urls(), account, reading, cli.workers(0))
+        data = DataSet(source.urls(), account, reading, cli.count_workers(0))
         outputs = PartOutputs(
             names, limits, shard_options.even, shard_options.start, shard_options.force, shard_options.gzip
         )
@@ -217,13 +217,13 @@ def tarsplit(
             allow_open_files(MAX_PART_VALUES + RESERVED_OPEN_FILES)
         run = data.to([example], shard_options.force, shard_options.gzip, sums=shard_options.checksums)
         labelled = label_samples(
-            run, partition.parts or (), column, group, names.check, shards.spread if shard_options.even else None
+            run, partition.parts or (), column, group, names.check, shards.set_counts if shard_options.even else None
         )
         if shard_options.most != 0:
-            finished(run.split(labelled, shards), shard_options)
+            finish_shards(run.split(labelled, shards), shard_options)
             if group is not None and account.samples_in:
                 report_shares(partition.parts or (), shards.samples(), group, account)
-            shards.settle(f"values of {by.name}" if by is not None else "parts")
+            shards.report_and_prune(f"values of {by.name}" if by is not None else "parts")
 
 
 def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) -> Limits:
@@ -266,12 +266,12 @@ def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: C
         account.warn(f"{'; '.join(uneven)}: the samples of one {group.name} stay together")
 
 
-def finished(shards: Iterator[str], shard_options: ShardOptions) -> None:
+def finish_shards(shards: Iterator[str], shard_options: ShardOptions) -> None:
     """For each complete shard: run the command of --post, remove it with --remove, print its name.
 
     *shards*: yields the URL of each when it is complete. Raises: StorageError, and the errors of *shards*.
     """
-    with storage.writing("-") as printed:
+    with storage.open_sink("-") as printed:
         for url in shards:
             if shard_options.post:
                 from tartools.storage import pipe  # only when needed: subprocess costs 5 ms

@@ -80,7 +80,7 @@ from tartools.commands._report import print_facts
 from tartools.samples import decoding
 from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
-from tartools.samples.values import no_sample_has, parse_column
+from tartools.samples.values import absent_field_error, parse_column
 from tartools.shards.reading import Reading
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather
 from tartools.show import sections, statreport
@@ -92,7 +92,7 @@ from tartools.tables.schema import is_table
 from tartools.tar.groups import Need
 
 
-class Looks(cli.Group):
+class CountOptions(cli.Group):
     """Options for the counts and their report: classes, hours, decode, json.
 
     classes: more fields to count values of. hours: add up the lengths of sounds and videos. decode: decode pictures,
@@ -108,7 +108,7 @@ class Looks(cli.Group):
 
 
 @cli.command(__doc__)
-def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Workers = 0) -> None:
+def tarstat(account: Account, source: cli.Inputs, looks: CountOptions, parallel: cli.Workers = 0) -> None:
     """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
 
     *looks*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises: TarToolsError.
@@ -117,7 +117,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     words = {word: parse_column(word) for word in (looks.classes or "").split()}
     class_fields = [word for word, column in words.items() if column.choices == (word,)]
     value_columns = [column for word, column in words.items() if column.choices != (word,)]
-    measure = partial(decoding.facts, decode=looks.decode)
+    measure = partial(decoding.picture_facts, decode=looks.decode)
     kinds = FieldKinds(make_class_test(class_fields), is_picture_field, measure, value_columns)
     if looks.hours:
         from tartools.samples.kinds import has_length, length_of
@@ -125,7 +125,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
         kinds = kinds._replace(has_length=has_length, measure_length=partial(length_of, decode=looks.decode))
     columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
     need = Need.PAYLOADS if value_columns else Need.FIELDS
-    reading = Reading(source.strictness, need, columns=columns, alike=True)
+    reading = Reading(source.strictness, need, columns=columns, uniform=True)
     listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
     summary = Summary(listed)
 
@@ -134,7 +134,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
         task.result = summarize(task.batches, kinds, listed, fields, account)
         return ()
 
-    max_workers = parallel or min(cli.workers(0), DEFAULT_WORKERS)
+    max_workers = parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
     with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
         for task in tasks:
             summary.add(task.result, summary.samples)
@@ -142,7 +142,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     unseen = [name for name in class_fields if name.lower() not in present and not summary.many_fields]
     unseen += [name for name, values in summary.values.items() if not values.samples]
     if unseen and summary.samples:
-        raise no_sample_has(" ".join(unseen), summary.fields)
+        raise absent_field_error(" ".join(unseen), summary.fields)
     if looks.hours and summary.samples and not any(field.lengths for field in summary.fields.values()):
         account.warn("no field holds sounds or videos, by its last part, so there are no hours to add up")
     if looks.decode and (hint := decoding.simplejpeg_hint(summary.fields)):
@@ -152,7 +152,9 @@ def tarstat(account: Account, source: cli.Inputs, looks: Looks, parallel: cli.Wo
     # samples of an archive that was split have its name
     names = [archive if (archive := archive_of(url)) in summary.shards else url for url in urls]
     print_facts(
-        facts_of(summary, shards_of(names, summary.shards), account.unpacked, account.torn), looks.json, statreport
+        facts_of(summary, shards_of(names, summary.shards), account.unpacked, account.returning_keys),
+        looks.json,
+        statreport,
     )
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tartools.errors import SampleError, StorageError, printable, several
 from tartools.formats.plan import PlannedMember, PlannedSample, group_parts
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload, without_codec
-from tartools.samples.filekeys import Dots, ended_at_last_dot
+from tartools.samples.encoding import split_codec, text_payload
+from tartools.samples.filekeys import Dots, replace_early_dots
 from tartools.samples.filetypes import NUMBER_SUFFIXES, suffix_of
 from tartools.storage.names import local_url
 from tartools.storage.url import Url
@@ -80,7 +80,7 @@ def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
     report_left_out(printable(folder.path), left_out, [] if skip_special else tree.specials, "files", account)
     names = dict(zip(tree.files, tree.files, strict=True))
     if folder.dots == "last":
-        names = {path: ended_at_last_dot(path) for path in tree.files}
+        names = {path: replace_early_dots(path) for path in tree.files}
         check_distinct_keys(names, folder.path)
     base = local_url(os.path.join(folder.path, ""))
     texts = os.fsdecode(b"\0".join(names)).split("\0")
@@ -123,7 +123,7 @@ def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dic
     They count from 0 in the order of the names' bytes, and *account* warns which is which. If all names are numbers,
     they are taken as they are, without a warning.
     """
-    if suffix_of(without_codec(field)[0]) not in NUMBER_SUFFIXES:
+    if suffix_of(split_codec(field)[0]) not in NUMBER_SUFFIXES:
         return {}
     names = sorted(set(labels))
     if all(re.fullmatch(b"0|[1-9][0-9]{0,17}", name) for name in names):
@@ -141,7 +141,7 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
     """
     texts = {field: label}
     if numbers:
-        texts = {field: b"%d" % numbers[label], without_codec(field)[0] + ".txt": label}
+        texts = {field: b"%d" % numbers[label], split_codec(field)[0] + ".txt": label}
     paths = [(join_path(key, os.fsencode(name)), text) for name, text in texts.items()]
     return [(path, text_payload(path, text)) for path, text in paths]
 

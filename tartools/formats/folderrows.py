@@ -22,9 +22,9 @@ from tartools.samples.columnfields import ChosenColumns, Words, check_nameable, 
 from tartools.samples.encoding import text_payload
 from tartools.samples.filekeys import sample_key
 from tartools.samples.rowchoice import RowKeys, key_text
-from tartools.samples.sample import checked_path
-from tartools.samples.unicodeforms import nfc
-from tartools.samples.values import as_text, blanks, field_list
+from tartools.samples.sample import make_path
+from tartools.samples.unicodeforms import to_nfc
+from tartools.samples.values import as_text, comma_advice, field_list
 from tartools.storage.names import local_url
 from tartools.tar import join_path, split_path
 
@@ -117,7 +117,7 @@ class _Matcher:
                     name = self._path(part)
                     self._by_file[name] = number
                     if not name.isascii():
-                        self._forms[nfc(os.fsencode(name)).decode("utf-8", "surrogateescape")] = name
+                        self._forms[to_nfc(os.fsencode(name)).decode("utf-8", "surrogateescape")] = name
         top, inside = os.path.abspath(folder.path), os.path.abspath(os.path.dirname(table.url) or ".")
         within = os.path.relpath(inside, top)
         self._bases = [""] if within == "." or within.startswith("..") else [within, ""]
@@ -208,7 +208,7 @@ class _RowFields:
             raise SampleError(f"no column {needed[0]!r}; the columns are: {field_list(self._names)}", url=table.url)
         if self._gathered is not None and table.is_text:
             used_names = {
-                self._names[at] for at, _ in self._chosen.of({name: at for at, name in enumerate(self._names)})
+                self._names[at] for at, _ in self._chosen.choose({name: at for at, name in enumerate(self._names)})
             }
             convert_number_cells(
                 table.rows, [name for name in self._names if name not in {*used_names, *self._files, key}]
@@ -225,7 +225,7 @@ class _RowFields:
         """Return (field, value) for the columns of *row* that become fields. Raises: SampleError for a field twice."""
         names = tuple(row.values)
         if names not in self._by_names:
-            chosen = self._chosen.of({name: at for at, name in enumerate(names)})
+            chosen = self._chosen.choose({name: at for at, name in enumerate(names)})
             self._by_names[names] = [(names[at], field) for at, field in chosen]
         pairs = self._by_names[names]
         fields = [(field, row.values[name]) for name, field in pairs]
@@ -237,9 +237,9 @@ class _RowFields:
 
     def check_words(self) -> None:
         """Raise SampleError if a word of -f names no column."""
-        if self._table.rows and (lost := " ".join(self._chosen.lost(self._names))):
+        if self._table.rows and (lost := " ".join(self._chosen.missing_words(self._names))):
             columns = field_list(self._names)
-            raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {columns}", url=self._table.url)
+            raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {columns}", url=self._table.url)
 
 
 def _add_fields(
@@ -256,9 +256,7 @@ def _add_fields(
     elif table.keys is not None:
         text = table.keys(index, lambda name: _key_text(row, name))
         key = sample_key(text.encode("utf-8", "surrogateescape"))
-    members = [
-        part._replace(path=checked_path(os.fsdecode(key), os.fsdecode(split_path(part.path)[1]))) for part in parts
-    ]
+    members = [part._replace(path=make_path(os.fsdecode(key), os.fsdecode(split_path(part.path)[1]))) for part in parts]
     for field, value in chosen.fields_of(row):
         members += row_members(os.fsdecode(key), field, value)
     members.sort(key=lambda part: split_path(part.path))
@@ -287,9 +285,9 @@ def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
     """
     check_nameable(field)
     if isinstance(value, list) and value and isinstance(value[0], FileInList):
-        return [PlannedMember(checked_path(key, file.field(field)), file.payload) for file in value]
+        return [PlannedMember(make_path(key, file.field(field)), file.payload) for file in value]
     if isinstance(value, bytes):
-        return [PlannedMember(checked_path(key, field), value)]
+        return [PlannedMember(make_path(key, field), value)]
     is_json = isinstance(value, (list, dict, JsonText))
     if is_json:
         field = with_suffix(field, "json")
@@ -299,5 +297,5 @@ def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
         raise SampleError(f"column {field!r}: a lone surrogate can't be written as UTF-8") from None
     except TypeError:
         raise SampleError(f"column {field!r} has bytes, which JSON can't hold: -f names it as a field") from None
-    path = checked_path(key, field)
+    path = make_path(key, field)
     return [PlannedMember(path, text_payload(path, payload))]

@@ -21,8 +21,8 @@ from tartools.samples.account import Account
 from tartools.samples.filetypes import BY_SUFFIX, NUMBER_SUFFIXES, PICTURE, SOUND, TEXTS, VIDEO, suffix_of
 from tartools.samples.payloads import parse_json
 from tartools.samples.sample import Sample, failure_of, field_name
-from tartools.samples.unicodeforms import nfc
-from tartools.samples.values import PSEUDO_FIELDS, Column, blanks, field_list, getter, text_of
+from tartools.samples.unicodeforms import to_nfc
+from tartools.samples.values import PSEUDO_FIELDS, Column, comma_advice, field_list, make_getter, text_of
 from tartools.storage.outputfolder import OutputFolder
 from tartools.tar import Member, copy_payload, split_path
 
@@ -143,8 +143,8 @@ def fold_name(path: bytes) -> bytes:
     """
     if path.isascii():
         return path.lower()
-    text = nfc(path).decode("utf-8", "surrogateescape").casefold()
-    return nfc(text.encode("utf-8", "surrogateescape"))
+    text = to_nfc(path).decode("utf-8", "surrogateescape").casefold()
+    return to_nfc(text.encode("utf-8", "surrogateescape"))
 
 
 class _FolderWriter:
@@ -162,7 +162,7 @@ class _FolderWriter:
         self._left_out: list[str] = []  # the first name that `folder` leaves out
         self._left_out_count = 0
         column = layout.class_column
-        self._class_of = None if column is None else getter(column, verbatim=layout.verbatim)
+        self._class_of = None if column is None else make_getter(column, verbatim=layout.verbatim)
 
     def add(self, sample: Sample) -> dict[str, str]:
         """Write the files of *sample*; return its row: by column the text of a cell, or with JSON lines a JSON value.
@@ -207,7 +207,7 @@ class _FolderWriter:
         name, label = self._layout.class_column.name, self._class_of(sample, 0)
         if label is None:
             have = field_list(sample.fields)
-            raise failure_of(sample, f" has no value for --class {name}{blanks(name)}; its fields are: {have}")
+            raise failure_of(sample, f" has no value for --class {name}{comma_advice(name)}; its fields are: {have}")
         if not label.isprintable() or "/" in label or is_left_out(label.encode(), True) or label in ("", ".", ".."):
             raise failure_of(sample, f": the class {label!r} can't be the name of a folder")
         return label

@@ -17,10 +17,10 @@ from tartools.formats.plan import PlannedMember, PlannedSample, PlanOrigin
 from tartools.formats.textrows import Number, column_title, parse_title, read_objects
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, with_suffix
-from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.encoding import split_codec, text_payload
 from tartools.samples.rowchoice import RowChoice, key_text
-from tartools.samples.sample import Sample, checked_path, failure_of, field_name
-from tartools.samples.values import PSEUDO_FIELDS, blanks, checked_key, field_list
+from tartools.samples.sample import Sample, failure_of, field_name, make_path
+from tartools.samples.values import PSEUDO_FIELDS, comma_advice, field_list, require_safe_key
 from tartools.tar import Member
 
 BASE64_NAME = "@base64"  # the name in an object that stands for a payload
@@ -42,7 +42,7 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Itera
     names = _ChosenNames(choice)
     for index, (line, values) in enumerate(read_objects(file, plan.name, "plan", exact=True)):
         try:
-            key = checked_key(_make_key(values, choice, index))
+            key = require_safe_key(_make_key(values, choice, index))
         except SampleError as error:
             raise plan.failure(line, error.message, choice.key or "__key__") from None
         try:
@@ -100,7 +100,7 @@ class _ChosenNames:
         if names not in self._chosen:
             fields = {parse_title(name, "jsonl")[0]: at for at, name in enumerate(names) if self._is_field(name)}
             self._seen.update(dict.fromkeys(fields))
-            pairs = ((names[at], field) for at, field in self._columns.of(fields))
+            pairs = ((names[at], field) for at, field in self._columns.choose(fields))
             self._chosen[names] = [
                 (name, f"@{field}" if parse_title(name, "jsonl")[1] else column_title(field, "jsonl"))
                 for name, field in pairs
@@ -113,8 +113,10 @@ class _ChosenNames:
 
     def check_words(self, url: str) -> None:
         """Raise SampleError, with *url*, if a word of the choice names no field of the objects."""
-        if self._seen and (lost := " ".join(self._columns.lost(self._seen))):
-            raise SampleError(f"no object has {lost}{blanks(lost)}; the names are: {field_list(self._seen)}", url=url)
+        if self._seen and (lost := " ".join(self._columns.missing_words(self._seen))):
+            raise SampleError(
+                f"no object has {lost}{comma_advice(lost)}; the names are: {field_list(self._seen)}", url=url
+            )
 
 
 def _make_key(values: dict[str, Any], choice: RowChoice, index: int) -> str:
@@ -150,7 +152,7 @@ def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int)
                 raise SampleError(f"two values are for the field {field!r}")
             fields.add(field)
             _encode_utf8(field)
-            path = checked_path(key, field)
+            path = make_path(key, field)
             if reads and value == "":
                 continue
             yield _plan_member(path, name, value, reads, plan, line)
@@ -271,7 +273,7 @@ def _quote_name(sample: Sample, name: str) -> bytes:
 def _payload_json(member: Member) -> tuple[bytes, ...]:
     """Return the JSON for the payload of *member*, in pieces: a string if it is UTF-8, else an object with base64."""
     payload = member.read()
-    if without_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
+    if split_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
         with suppress(UnicodeDecodeError):
             return (json.dumps(payload.decode(), ensure_ascii=False).encode(),)
     return b'{"%s": "' % BASE64_NAME.encode(), b2a_base64(payload, newline=False), b'"}'

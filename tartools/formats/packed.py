@@ -8,10 +8,16 @@ from contextlib import contextmanager
 from typing import cast
 
 from tartools import storage
-from tartools.storage.scratch import copied
+from tartools.storage.scratch import copy_to_scratch
 from tartools.storage.streams import Input, Sink, Stream, stream_file
 from tartools.storage.url import Url
-from tartools.tar.compression import MAX_COMPRESSION_MAGIC_BYTES, CompressedSink, Decompressed, codec_of, split_packed
+from tartools.tar.compression import (
+    MAX_COMPRESSION_MAGIC_BYTES,
+    CompressedSink,
+    DecompressedStream,
+    codec_of,
+    split_packed,
+)
 
 
 def open_packed(url: str) -> io.BufferedReader:
@@ -23,7 +29,7 @@ def open_packed(url: str) -> io.BufferedReader:
     codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])
     if codec is None:
         return file
-    return stream_file(cast(Input, Decompressed(cast(Stream, file), codec, url)), url, file.close)
+    return stream_file(cast(Input, DecompressedStream(cast(Stream, file), codec, url)), url, file.close)
 
 
 def open_seekable_packed(url: str) -> io.BufferedReader:
@@ -33,12 +39,12 @@ def open_seekable_packed(url: str) -> io.BufferedReader:
     """
     from tartools.storage import seekable
 
-    file = seekable.seekable(url)
+    file = seekable.open_seekable(url)
     codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])
     if codec is None:
         return file
     with file:
-        return copied(Decompressed(cast(Stream, file), codec, url))
+        return copy_to_scratch(DecompressedStream(cast(Stream, file), codec, url))
 
 
 @contextmanager
@@ -49,7 +55,7 @@ def writing_packed(url: str, force: bool = False) -> Iterator[Sink]:
     *force*: replace an output that exists. Raises: StorageError if it exists without *force*, or can't be written.
     """
     codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
-    with storage.writing(url, force) as sink:
+    with storage.open_sink(url, force) as sink:
         if codec is None:
             yield sink
         else:

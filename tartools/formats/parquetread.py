@@ -22,12 +22,12 @@ from tartools.formats.parquetvalues import (
 )
 from tartools.samples import columnfields
 from tartools.samples.account import Account, RepeatedKeyDetector
-from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, packed_row, with_key_column
-from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.columnfields import ChosenColumns, EmptyRows, RowFormat, pack_row, with_key_column
+from tartools.samples.encoding import split_codec, text_payload
 from tartools.samples.filekeys import Dots, sample_key
 from tartools.samples.rowchoice import RowChoice, key_text
-from tartools.samples.sample import Sample, checked_path
-from tartools.samples.values import blanks, field_list
+from tartools.samples.sample import Sample, make_path
+from tartools.samples.values import comma_advice, field_list
 from tartools.storage import seekable
 from tartools.tables import schema
 from tartools.tables.schema import KEY_COLUMN
@@ -55,9 +55,9 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
     index, empty = 0, EmptyRows("row")
     for url in urls:
         begin = index
-        with open_parquet(url, seekable.seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
+        with open_parquet(url, seekable.open_seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
             rows = PayloadRows(table, choice, dots)
-            keys = RepeatedKeyDetector(lambda key, url=url: account.comes_back(key, url))  # type: ignore[misc]
+            keys = RepeatedKeyDetector(lambda key, url=url: account.record_returning_key(key, url))  # type: ignore[misc]
             for sample in rows.samples(index):
                 account.bytes_in += sum(member.size for member in sample.members)
                 account.samples_in += 1
@@ -74,7 +74,7 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
 
 def column_buffer_bytes(url: str) -> int:
     """Return how many bytes of each column of the Parquet file *url* are read at once: more if it is on a server."""
-    return REMOTE_COLUMN_READ_BYTES if storage.is_far(url) else COLUMN_READ_BYTES
+    return REMOTE_COLUMN_READ_BYTES if storage.is_stored_object(url) else COLUMN_READ_BYTES
 
 
 def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
@@ -184,7 +184,7 @@ class PayloadRows:
         column = plain_column(column)
         payloads = column_payloads(column, name, row)
         field = os.fsdecode(field_from_ending(ending))
-        if without_codec(field)[1] is None or has_bytes(column.type):
+        if split_codec(field)[1] is None or has_bytes(column.type):
             return payloads
         return [None if value is None else text_payload(field, value) for value in payloads]
 
@@ -202,18 +202,18 @@ def _choose_columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None
     hidden = [
         name for name in names if words is None and name.startswith("__") and name.endswith("__") and name != KEY_COLUMN
     ]
-    if lost := " ".join(ChosenColumns(words, (), fold).lost(names)):
-        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(names)}")
+    if lost := " ".join(ChosenColumns(words, (), fold).missing_words(names)):
+        raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {field_list(names)}")
     has_keys = choice.key is not None or choice.keys.columns
     words = words if has_keys else with_key_column(words, names)
     chosen = ChosenColumns(words, [*hidden, *[KEY_COLUMN] * bool(has_keys and words is None)], fold, hidden=False)
     fields = []
-    for place, field in chosen.of({name: place for place, name in enumerate(names)}):
+    for place, field in chosen.choose({name: place for place, name in enumerate(names)}):
         try:
             if field == KEY_COLUMN:
                 key = names[place]
             else:
-                fields.append((names[place], checked_path("k", field or "/")[1:]))
+                fields.append((names[place], make_path("k", field or "/")[1:]))
         except SampleError:
             raise SampleError(
                 f"the column {field!r} can't be a field: -f names the columns to take, 'new=old' renames one"
@@ -241,7 +241,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
         twice = next(name for name in table.names if table.names.count(name) > 1)
         raise SampleError(f"two columns are called {twice!r}", url=url)
     try:
-        chosen = [(table.names[place], field) for place, field in rows.chosen.of(columns)]
+        chosen = [(table.names[place], field) for place, field in rows.chosen.choose(columns)]
     except SampleError as error:
         raise SampleError(error.message, url=url) from None
     first = 1
@@ -251,7 +251,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
         keys, values = [], []
         for number, name in enumerate(_field_values(arrays[key], key, url, first)):
             try:
-                packed = packed_row(name, _row_fields(fields, number), rows.dots)
+                packed = pack_row(name, _row_fields(fields, number), rows.dots)
             except SampleError as error:
                 raise SampleError(f"row {first + number}: {error.message}", url=url) from None
             keys.append(packed[0])
@@ -276,10 +276,10 @@ def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Ite
 def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     """Return the value of each row of *column*, called *name*, whose first row is number *row* of *url*.
 
-    Values are those that `columnfields.field_of` takes, or a `FileList`. Raises: SampleError.
+    Values are those that `columnfields.field_and_payload` takes, or a `FileList`. Raises: SampleError.
     """
     column = plain_column(column)
-    is_a, kind = schema.arrow().types, column.type
+    is_a, kind = schema.import_arrow().types, column.type
     if is_list_type(kind) and (is_a.is_integer(kind.value_type) or is_a.is_floating(kind.value_type)):
         return [_numpy_array(value, name, url) for value in column]
     return plain_field_values(column, name, url, row)

@@ -41,26 +41,26 @@ FileList = list[FileInList]
 
 def plain_column(column: Any) -> Any:
     """Return *column* as an array of its stored values, without an extension type or a dictionary."""
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     column = column.storage if isinstance(column, pa.ExtensionArray) else column
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def is_bytes_type(kind: Any) -> bool:
     """True if the Arrow type *kind* is binary, large_binary, binary_view or fixed_size_binary."""
-    is_a = schema.arrow().types
+    is_a = schema.import_arrow().types
     tests = is_a.is_binary, is_a.is_large_binary, is_a.is_binary_view, is_a.is_fixed_size_binary
     return any(test(kind) for test in tests)
 
 
 def is_file_type(kind: Any) -> bool:
     """True if *kind*, an Arrow type, is a picture or sound as `datasets` has them: a struct of `bytes` and `path`."""
-    return bool(schema.arrow().types.is_struct(kind)) and {part.name for part in kind} == {"bytes", "path"}
+    return bool(schema.import_arrow().types.is_struct(kind)) and {part.name for part in kind} == {"bytes", "path"}
 
 
 def is_list_type(kind: Any) -> bool:
     """True if *kind*, an Arrow type, is a list."""
-    is_a = schema.arrow().types
+    is_a = schema.import_arrow().types
     return any(test(kind) for test in (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list))
 
 
@@ -130,9 +130,9 @@ def encode_column(column: Any, name: str) -> Sequence[bytes | None]:
     for bytes inside of objects.
     """
     column = plain_column(column)
-    is_a, kind = schema.arrow().types, column.type
+    is_a, kind = schema.import_arrow().types, column.type
     if is_bytes_type(kind) or is_a.is_string(kind) or is_a.is_large_string(kind) or is_a.is_string_view(kind):
-        return schema.as_bytes(column).to_pylist()  # type: ignore[no-any-return]
+        return schema.encode_texts(column).to_pylist()  # type: ignore[no-any-return]
     check_no_bytes(kind, name)
     return [None if value is None else as_text(value).encode() for value in schema.plain_values(column)]
 

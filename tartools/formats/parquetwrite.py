@@ -10,7 +10,7 @@ from tartools.samples.account import Account
 from tartools.samples.columnfields import Words
 from tartools.samples.filetypes import PICTURES, SOUNDS, TEXTS, suffix_of
 from tartools.samples.sample import Sample, failure_of, field_name
-from tartools.samples.values import blanks, field_list, no_sample_has
+from tartools.samples.values import absent_field_error, comma_advice, field_list
 from tartools.storage.streams import Sink
 from tartools.tables import schema
 from tartools.tables.schema import KEY_COLUMN
@@ -58,7 +58,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     Holds: a row group, which has 32 MiB of payloads and one more sample, several times: some 300 MB.
     Raises: SampleError for a sample that has no place in the columns; the errors of *samples*; StorageError.
     """
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     file = SinkFile(sink)
     columns = PayloadColumns(layout)
     writer: Any = None
@@ -101,7 +101,7 @@ class PayloadColumn(NamedTuple):
     @property
     def type(self) -> Any:
         """The type of the column in Arrow."""
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         if self.is_file:
             return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         return pa.string() if self.kind == "string" else pa.binary()
@@ -236,13 +236,13 @@ class PayloadColumns:
         """
         import json
 
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         self._settled = True
         columns = self._columns.values()
         lost = " ".join(name for name in self._binary if name not in map(self._fold, self._columns))
         if lost and columns:
             names = field_list(self._columns)
-            raise SampleError(f"--binary: there is no column {lost}{blanks(lost)}; the columns are: {names}")
+            raise SampleError(f"--binary: there is no column {lost}{comma_advice(lost)}; the columns are: {names}")
         features = {KEY_COLUMN: {"dtype": "string", "_type": "Value"}} | {c.name: c.feature for c in columns}
         texts = [c.name for c in columns if c.kind == "string"]
         packed = {KEY_COLUMN: "zstd"}
@@ -263,7 +263,7 @@ class PayloadColumns:
 
     def take_table(self) -> Any:
         """Return the rows added so far as a `pyarrow.Table`, and drop them here."""
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         types = [(KEY_COLUMN, pa.string()), *((column.name, column.type) for column in self._columns.values())]
         table = pa.Table.from_pylist(self.rows, pa.schema(types))
         self._written += len(self.rows)
@@ -274,7 +274,7 @@ class PayloadColumns:
         """Raise SampleError if there were samples, by *account*, and none of them had a field for one of the words."""
         if self._unseen and account.samples_in:
             lost = " ".join(";".join((self._layout.words or ())[number][0]) for number in self._unseen)
-            raise no_sample_has(lost, self._seen)
+            raise absent_field_error(lost, self._seen)
 
 
 def _decode_name(sample: Sample, name: bytes) -> str:

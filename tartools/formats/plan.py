@@ -23,9 +23,9 @@ from tartools.samples.columnfields import ChosenColumns, check_nameable
 from tartools.samples.encoding import text_payload
 from tartools.samples.filetypes import BY_SUFFIX
 from tartools.samples.rowchoice import RowChoice
-from tartools.samples.sample import Sample, checked_path
-from tartools.samples.unicodeforms import nfc
-from tartools.samples.values import PSEUDO_FIELDS, blanks, checked_key, field_list
+from tartools.samples.sample import Sample, make_path
+from tartools.samples.unicodeforms import to_nfc
+from tartools.samples.values import PSEUDO_FIELDS, comma_advice, field_list, require_safe_key
 from tartools.storage import origins
 from tartools.storage.local import path_of
 from tartools.storage.names import local_url
@@ -132,8 +132,8 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowCho
     def key_of(index: int, cells: Sequence[bytes]) -> str:
         """Return the key of row *index*, which has these *cells*. Raises: SampleError if it is not safe."""
         if key_at is not None:
-            return checked_key(_decode_path(cells[key_at]))
-        return checked_key(choice.keys(index, lambda name: _decode_path(cells[places[name]])))
+            return require_safe_key(_decode_path(cells[key_at]))
+        return require_safe_key(choice.keys(index, lambda name: _decode_path(cells[places[name]])))
 
     key_column = "" if key_at is None else header[key_at]
     planned = plan_table(columns, _rows_of_text(below, columns, plan.name), plan, key_of, key_column)
@@ -183,7 +183,7 @@ def parse_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[Plan
             if not field.isprintable():
                 raise SampleError(f"not a field name: {field!r}; is this a plan?")
             check_nameable(field)
-            checked_path("key", field)
+            make_path("key", field)
         except SampleError as error:
             raise plan.failure(line, error.message) from None
         if fields.count(field) > 1:
@@ -207,9 +207,9 @@ def choose_plan_columns(
     key_at = None if key is None else titles.index(key)
     fields = {column.field: place for place, column in enumerate(columns) if not column.ignored and place != key_at}
     chosen = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, hidden=False)
-    if lost := " ".join(chosen.lost(fields)):
-        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(titles)}")
-    return key_at, [(place, columns[place]._replace(field=field)) for place, field in chosen.of(fields)]
+    if lost := " ".join(chosen.missing_words(fields)):
+        raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {field_list(titles)}")
+    return key_at, [(place, columns[place]._replace(field=field)) for place, field in chosen.choose(fields)]
 
 
 def plan_table(
@@ -232,7 +232,7 @@ def plan_table(
         try:
             key = key_of(index, cells)
             parts = [
-                _plan_cell(checked_path(key, column.field), cells[place], column, plan, line)
+                _plan_cell(make_path(key, column.field), cells[place], column, plan, line)
                 for place, column in columns
                 if cells[place] or not column.reads
             ]
@@ -278,7 +278,7 @@ def plan_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMembe
         if name.endswith("/") or "\0" in name:
             raise plan.failure(number, f"not a member name: {name!r}")
         try:
-            checked_key(name)
+            require_safe_key(name)
         except SampleError as error:
             raise plan.failure(number, error.message) from None
         if source.startswith(TEXT_PREFIX):
@@ -407,7 +407,7 @@ def warn_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator
     for sample in samples:
         key = sample.raw_key
         if not key.isascii() and not is_reported and len(keys) < MAX_KEYS_REMEMBERED:
-            first_form = keys.setdefault(nfc(key), key)
+            first_form = keys.setdefault(to_nfc(key), key)
             if is_reported := first_form != key:
                 account.warn(
                     f"the keys {first_form.decode()!a} and {key.decode()!a} look the same, but one is in another "

@@ -106,7 +106,7 @@ def texts_of_values(line: str) -> dict[str, str]:
 
 def _parquet_rows(url: str) -> Iterator[Row]:
     """Yield the rows of the Parquet file *url*. Raises: SampleError, naming the row; TarFormatError."""
-    with open_parquet(url, seekable.seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
+    with open_parquet(url, seekable.open_seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
         table.check_names()
         first = 1
         for batch in read_small_batches(table, table.names):

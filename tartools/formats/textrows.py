@@ -24,9 +24,9 @@ from tartools.samples.columnfields import (
     key_column,
     keys_of_files,
     name_of_field,
-    packed_row,
+    pack_row,
 )
-from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.encoding import split_codec, text_payload
 
 ROWS_CHUNK_BYTES = 1 << 18  # bytes of rows that are handed on together, or a row
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -394,7 +394,7 @@ def read_packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFor
     line, titles, below = read_table(file, form, name)
     key_at, columns = _choose_header_columns(titles, name, line, rows)
     names = [name_of_field(field) for _, field in columns]
-    compressed = any(without_codec(field)[1] for _, field in columns)
+    compressed = any(split_codec(field)[1] for _, field in columns)
     places = range(len(columns)) if compressed else [place for place, _ in columns]
     rows.single = names[0] if rows.is_only_file and len(places) == 1 else None
     texts = {place: titles[place] for place, _ in columns}
@@ -432,7 +432,7 @@ def _choose_header_columns(
             if place != key_at and columns.setdefault(field, place) != place:
                 raise SampleError(f"two columns are for the field {field!r}")
         check_words(list(columns), rows, "")
-        chosen = rows.chosen.of(columns)
+        chosen = rows.chosen.choose(columns)
         for place, field in chosen:
             if fields[place][1]:
                 raise SampleError(f"the column @{field} has paths of files to read; tarcreate makes samples of these")
@@ -461,9 +461,9 @@ def _read_packed_objects(file: io.BufferedReader, name: str, rows: RowFormat) ->
                 titles.update(dict.fromkeys(names))
                 key_at = key_column(names, rows.key, "")
                 places = {title: place for place, title in enumerate(names) if place != key_at}
-                columns[names] = names[key_at], [(names[at], field) for at, field in rows.chosen.of(places)]
+                columns[names] = names[key_at], [(names[at], field) for at, field in rows.chosen.choose(places)]
             key_name, chosen = columns[names]
-            key, packed = packed_row(values_by_name[key_name], ((f, values_by_name[n]) for n, f in chosen), rows.dots)
+            key, packed = pack_row(values_by_name[key_name], ((f, values_by_name[n]) for n, f in chosen), rows.dots)
         except SampleError as error:
             raise SampleError(f"line {line}: {error.message}", url=name) from None
         keys.append(key)

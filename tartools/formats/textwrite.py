@@ -12,16 +12,16 @@ from tartools.errors import SampleError, TarToolsError, UsageError
 from tartools.formats.textrows import column_title, escape
 from tartools.samples.account import MAX_KEYS_REMEMBERED, SORT_HINT, Account
 from tartools.samples.batch import Batch, SampleColumns
-from tartools.samples.encoding import without_codec
-from tartools.samples.fieldcolumns import in_order
+from tartools.samples.encoding import split_codec
+from tartools.samples.fieldcolumns import merge_in_order
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import (
     PSEUDO_FIELDS,
     Column,
-    blanks,
+    comma_advice,
     field_list,
-    getter,
-    lacks_value,
+    make_getter,
+    missing_value_text,
     parse_column,
     path_advice,
 )
@@ -30,7 +30,7 @@ from tartools.tables.listed import (
     ABSENT_VALUE,
     column_answers,
     first_answer,
-    json_getter,
+    make_json_getter,
     values_in_columns,
 )
 
@@ -151,7 +151,7 @@ def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> b
             cells.append(batch.keys)
             continue
         name = column.choices[0]
-        is_packed = without_codec(name)[1] is not None
+        is_packed = split_codec(name)[1] is not None
         if (
             column.path
             or is_packed
@@ -159,7 +159,9 @@ def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> b
             or any(same.fields.count(name) != 1 for same in combinations)
         ):
             return None
-        payloads = in_order([same.columns[same.fields.index(name)].payloads() for same in combinations], combinations)
+        payloads = merge_in_order(
+            [same.columns[same.fields.index(name)].payloads() for same in combinations], combinations
+        )
         cells.append(payloads if verbatim else [payload.removesuffix(b"\n") for payload in payloads])
     # All cells are joined unescaped. If there are more tabs or newlines then than separators, a value has one, and has
     # to be escaped: to count them takes far less time than to look at each value.
@@ -188,7 +190,7 @@ def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
     fields = dict.fromkeys(chain.from_iterable(part.fields for part in parts))
     lost = " ".join(name for name in table.names if all(name in part.unseen for part in parts))
     if lost and fields:
-        advice = blanks(lost) + path_advice(lost, fields)
+        advice = comma_advice(lost) + path_advice(lost, fields)
         raise SampleError(f"no sample had a value for {lost}{advice}; the fields were: {field_list(fields)}")
 
 
@@ -201,7 +203,7 @@ def _key_returns_later(
     find that out; from other sources, which could take any time, none is. Keys that *account* knows to return need no
     read.
     """
-    if account.torn.get(sample.raw_key) == sample.shard:
+    if account.returning_keys.get(sample.raw_key) == sample.shard:
         return True
     if storage.plain_size(sample.shard) is None:
         return False
@@ -218,7 +220,7 @@ def _key_returns_later(
 def _missing_value_error(sample: Sample, name: str, torn: bool) -> SampleError:
     """Return the error that *sample* has no value *name*; *torn*: True if its key returns later, which may be why."""
     advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL_HINT}"
-    return failure_of(sample, f" has no value for {name!r}{lacks_value(name, sample.fields)}{advice}")
+    return failure_of(sample, f" has no value for {name!r}{missing_value_text(name, sample.fields)}{advice}")
 
 
 def _bad_unicode_error(sample: "Sample | ListedRow", names: Sequence[str], values: Sequence[object]) -> SampleError:
@@ -327,8 +329,8 @@ def values_of_samples(
     *together*: returns the finished lines of a batch, or None; then (lines, batch) is yielded for the whole batch.
     Holds: a batch.
     """
-    make_getter = json_getter if typed else getter
-    getters = [make_getter(column, verbatim=verbatim) for column in columns]
+    make = make_json_getter if typed else make_getter
+    getters = [make(column, verbatim=verbatim) for column in columns]
     index = 0
     for batch in batches:
         if batch.columns is not None:

@@ -22,10 +22,10 @@ from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, EmptyRows, with_key_column
 from tartools.samples.filekeys import Dots, sample_key
 from tartools.samples.rowchoice import RowChoice, key_text
-from tartools.samples.sample import Sample, checked_path, failure_of
-from tartools.samples.values import blanks, field_list, no_sample_has
+from tartools.samples.sample import Sample, failure_of, make_path
+from tartools.samples.values import absent_field_error, comma_advice, field_list
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
-from tartools.tar.compression import Codec, Decompressed, Decompressor, Pushed, codec_of, first_bytes
+from tartools.tar.compression import Codec, DecompressedStream, Decompressor, PrependedStream, codec_of, first_bytes
 
 LENGTH_STRUCT, CRC_STRUCT = struct.Struct("<Q"), struct.Struct("<I")
 FRAME_HEAD_BYTES = LENGTH_STRUCT.size + CRC_STRUCT.size  # bytes before a record
@@ -43,7 +43,7 @@ def _zlib_reader() -> Decompressor:
 
 
 ZLIB_MAGICS = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")  # of zlib with a window of 32 KiB: RFC 1950, 2.2
-ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, begins=lambda data: len(data) > 1)
+ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, can_start=lambda data: len(data) > 1)
 
 
 def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
@@ -89,11 +89,11 @@ def open_records(stream: Stream, url: str) -> io.BufferedReader:
     The first length and its checksum decide, because a length may begin as compressed data do.
     """
     head = first_bytes(stream, FRAME_HEAD_BYTES)
-    records: Stream = Pushed(stream, head)
+    records: Stream = PrependedStream(stream, head)
     if head[LENGTH_STRUCT.size :] != masked_crc(head[: LENGTH_STRUCT.size]):
         codec = ZLIB_CODEC if head.startswith(ZLIB_MAGICS) else codec_of(head)
         if codec is not None:
-            records = Decompressed(records, codec, url)
+            records = DecompressedStream(records, codec, url)
     return stream_file(cast(Input, records), url, lambda: None)
 
 
@@ -164,7 +164,7 @@ class Examples:
             words = self._words if has_keys else with_key_column(self._words, names)
             dropped = [self._choice.key or KEY_FEATURE, KEY_FEATURE] if has_keys else ()
             chosen = ChosenColumns(words, dropped, self._fold, hidden=False)
-            self._chosen[names] = chosen.of({name: n for n, name in enumerate(names)})
+            self._chosen[names] = chosen.choose({name: n for n, name in enumerate(names)})
         key = self._key(values)
         fields: dict[str, bytes] = {}
         for place, name in self._chosen[names]:
@@ -176,7 +176,7 @@ class Examples:
             raise SampleError(f"the sample {key!r} has a feature without a name, and others")
         if not fields:
             return None
-        members = [tar.new_member(checked_path(key, name), fields[name]) for name in sorted(fields)]
+        members = [tar.new_member(make_path(key, name), fields[name]) for name in sorted(fields)]
         return Sample(key.encode("utf-8", "surrogateescape"), members, url)
 
     def _key(self, values: dict[str, bytes]) -> str:
@@ -225,8 +225,10 @@ class Examples:
 
     def check_words(self) -> None:
         """Raise SampleError if no record had a feature for one of the words."""
-        if lost := " ".join(ChosenColumns(self._words, (), str.lower).lost(self._seen)):
-            raise SampleError(f"no record had the feature {lost}{blanks(lost)}; they were: {field_list(self._seen)}")
+        if lost := " ".join(ChosenColumns(self._words, (), str.lower).missing_words(self._seen)):
+            raise SampleError(
+                f"no record had the feature {lost}{comma_advice(lost)}; they were: {field_list(self._seen)}"
+            )
 
 
 def feature_payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
@@ -288,8 +290,8 @@ def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColum
         account.bytes_out += len(record)
         length = LENGTH_STRUCT.pack(len(record))
         yield from (length, masked_crc(length), record, masked_crc(record))
-    if all_fields and (lost := " ".join(chosen.lost(all_fields))):
-        raise no_sample_has(lost, all_fields)
+    if all_fields and (lost := " ".join(chosen.missing_words(all_fields))):
+        raise absent_field_error(lost, all_fields)
 
 
 def choose_features(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
@@ -301,7 +303,7 @@ def choose_features(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[
     if len(places) < len(fields):
         twice = next(field for field in fields if fields.count(field) > 1)
         raise SampleError(f"it has the field {twice!r} twice")
-    features = chosen.of(places)
+    features = chosen.choose(places)
     for _, name in features:
         if name == KEY_FEATURE:
             raise SampleError(

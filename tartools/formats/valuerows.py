@@ -13,11 +13,11 @@ from tartools.errors import SampleError
 from tartools.formats.parquetread import column_buffer_bytes, read_small_batches
 from tartools.formats.parquetvalues import encode_column
 from tartools.samples import columnfields
-from tartools.samples.columnfields import RowFormat, packed_row
+from tartools.samples.columnfields import RowFormat, pack_row
 from tartools.samples.kinds.arrays import NPY_MAGIC
-from tartools.storage.scratch import reread, scratch_file
+from tartools.storage.scratch import reopen_scratch, scratch_file
 from tartools.tables import schema
-from tartools.tables.facts import value_of
+from tartools.tables.facts import typed_value
 from tartools.tables.inputs import plain_type
 from tartools.tables.source import open_parquet
 
@@ -53,16 +53,16 @@ class TextValues:
     @property
     def schema(self) -> Any:
         """The columns of the rows that were added, in order of appearance."""
-        return schema.arrow().schema([(name, schema.stored_type(kind)) for name, kind in self._types.items()])
+        return schema.import_arrow().schema([(name, schema.stored_type(kind)) for name, kind in self._types.items()])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in record batches. *columns*: names to read, if they exist; None: all."""
         fields = [field for field in self.schema if columns is None or field.name in columns]
-        with reread(self._file) as file:
+        with reopen_scratch(self._file) as file:
             while length := file.read(8):
                 count, values = marshal.loads(file.read(int.from_bytes(length, "big")))  # noqa: S302  # our own
                 arrays = [schema.column_of(values.get(field.name) or [None] * count, field.type) for field in fields]
-                yield schema.arrow().RecordBatch.from_arrays(arrays, schema=schema.arrow().schema(fields))
+                yield schema.import_arrow().RecordBatch.from_arrays(arrays, schema=schema.import_arrow().schema(fields))
 
 
 def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
         raise SampleError(f"the column {name!r} has a value that is not text, which a table can't hold") from None
     if form == "jsonl" and name.endswith(".json"):
         return name.removesuffix(".json"), json.loads(text)
-    return name, value_of(text)
+    return name, typed_value(text)
 
 
 class ParquetValues:
@@ -114,11 +114,11 @@ class ParquetValues:
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise SampleError(f"two columns are called {twice!r}", url=url)
             try:
-                self._columns = {field: names[place] for place, field in how.chosen.of(places)}
+                self._columns = {field: names[place] for place, field in how.chosen.choose(places)}
             except SampleError as error:
                 raise SampleError(error.message, url=url) from None
             kinds: Mapping[str, Any] = {field.name: plain_type(field.type) for field in table.parquet.schema_arrow}
-            self.schema = schema.arrow().schema([(field, kinds[name]) for field, name in self._columns.items()])
+            self.schema = schema.import_arrow().schema([(field, kinds[name]) for field, name in self._columns.items()])
             self.rows = table.rows
 
     def _open(self) -> Any:
@@ -132,7 +132,7 @@ class ParquetValues:
                 keys = []
                 for row, key in enumerate(encode_column(batch.column(0), self._key), first):
                     try:
-                        keys.append(packed_row(key, (), self._dots)[0])
+                        keys.append(pack_row(key, (), self._dots)[0])
                     except SampleError as error:
                         raise SampleError(f"row {row}: {error.message}", url=self._url) from None
                 yield keys
@@ -140,7 +140,7 @@ class ParquetValues:
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in record batches. *columns*: names to read, if they exist; None: all."""
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with self._open() as table:
             for batch in read_small_batches(table, [self._columns[field.name] for field in fields]):
@@ -150,6 +150,6 @@ class ParquetValues:
 
 def _cast_column(column: Any, kind: Any) -> Any:
     """Return *column*, an Arrow array, with the type *kind*: without a dictionary, and cast if necessary."""
-    if schema.arrow().types.is_dictionary(column.type):
+    if schema.import_arrow().types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)

@@ -18,8 +18,8 @@ from tartools.formats.plan import join_chunks
 from tartools.formats.zipnames import UNIX_SYSTEMS, ZipNames, path_of_member, raw_name
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.sample import Sample
-from tartools.samples.values import checked_key
-from tartools.storage.scratch import reread, scratch_file
+from tartools.samples.values import require_safe_key
+from tartools.storage.scratch import reopen_scratch, scratch_file
 from tartools.storage.streams import Sink
 from tartools.tar import Member, split_path
 
@@ -87,7 +87,7 @@ def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tupl
     from tartools.storage import seekable  # brings what remote URLs need
 
     for url in urls:
-        with seekable.seekable(url) as file:
+        with seekable.open_seekable(url) as file:
             yield file, ZipSamples(file, url, encoding)
 
 
@@ -273,14 +273,14 @@ class ZipSamples:
         specials = [] if skip_special else [(f"{where}: {name}", kind) for name, kind in self.specials]
         report_left_out(where, self.left_out, specials, "members", account)
         for key in self.returning_keys[:1]:
-            account.comes_back(key, self.url)
+            account.record_returning_key(key, self.url)
         warn_of_twins((list(map(path_of_member, self[number])) for number in range(len(self))), account)
 
     def _check_member(self, info: zipfile.ZipInfo, path: bytes) -> None:
         """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read."""
         name = path.decode()
         try:
-            checked_key(name)
+            require_safe_key(name)
             if "\0" in name:
                 raise SampleError(f"not a member name: {name!r}")
             if info.flag_bits & ENCRYPTED_FLAG:
@@ -454,7 +454,7 @@ class _MemberBuffer:
         if isinstance(self._file, io.BytesIO):
             self._sink.write(self._file.getvalue())
         else:
-            with self._file, reread(self._file) as held:
+            with self._file, reopen_scratch(self._file) as held:
                 while chunk := held.read(COPY_BYTES):
                     self._sink.write(chunk)
         self._before += size

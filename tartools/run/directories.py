@@ -16,7 +16,7 @@ from tartools.errors import StorageError
 from tartools.run.guard import Guard
 from tartools.samples.sample import Sample
 from tartools.storage import scratch
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.tar import Member, Writer, copy_payload, join_path, split_path
 
 Errors = Literal["abort", "skip", "ignore"]  # what happens to the run and the sample when a command fails
@@ -109,7 +109,7 @@ class SampleDirectories:
         self._used: list[bytes] = []  # empty directories for other samples
         undo_steps: list[Callable[[], object]] = []
         try:
-            with deferred_signals():  # until the guard runs
+            with defer_signals():  # until the guard runs
                 self.folder = os.path.realpath(os.fsencode(scratch.private_directory(tmpdir)))
                 undo_steps.append(partial(scratch.remove_tree, self.folder))
                 self.guard = Guard(self.folder, keep=options.keep, tmpdir=tmpdir)

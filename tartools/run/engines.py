@@ -1,6 +1,6 @@
 """Who calls a Python function for many items: the caller's thread, its executor, or processes of ours.
 
-They are engines for `storage.pool.windowed`; `ray` has another. Processes are spawned: nothing of a program is forked.
+Engines for `storage.pool.call_in_window`; `ray` has another. Processes are spawned: nothing of a program is forked.
 What a call in another process returns is one message: its results, and the error that ended it. Messages are made by
 our own workers, of what the caller's function returned, so unpickling them is safe.
 """

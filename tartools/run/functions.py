@@ -18,10 +18,10 @@ from tartools.errors import StorageError, shown
 from tartools.run.engines import CallerEngine, ExecutorEngine
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample, Value, build
-from tartools.shards.reading import Reading, Strictness, closing_upstream, one_by_one, read_samples
+from tartools.shards.reading import Reading, Strictness, chain_shards, close_at_end, read_samples
 from tartools.shards.writing import Destination, write_samples
 from tartools.storage.expand import expand
-from tartools.storage.pool import Engine, Threads, windowed
+from tartools.storage.pool import Engine, Threads, call_in_window
 from tartools.storage.url import Name, name_of, names_of
 
 Source = TypeVar("Source")
@@ -138,7 +138,7 @@ def map_shards(
     failed: dict[str, Exception] = {}
     if todo:
         with _open_engine(function, redo, len(todo), engine, workers, address, cpus) as (calls, window):
-            _note_failures(windowed(todo, calls, window, ordered=False), failed)
+            _note_failures(call_in_window(todo, calls, window, ordered=False), failed)
     if failed:
         names = [shown(output) for _, output in todo if output in failed]
         listed = ", ".join(names[:MAX_OUTPUTS_NAMED]) + (", ..." if len(names) > MAX_OUTPUTS_NAMED else "")
@@ -158,16 +158,16 @@ def _map_results(
     *workers*: number of threads, or an executor. *on_error*: called for a sample on which *function* fails; its results
     are yielded in place. Raises: errors of *function* without *on_error*; TypeError.
     """
-    with closing_upstream(samples):
+    with close_at_end(samples):
         if workers == 1 and on_error is None:
-            yield from one_by_one(_call_function(function, sample) for sample in samples)
+            yield from chain_shards(_call_function(function, sample) for sample in samples)
             return
         # No copies (`own`): the samples under way are adjacent, so they keep few read buffers alive.
         threads = (
             getattr(workers, "_max_workers", DEFAULT_EXECUTOR_WORKERS) if isinstance(workers, Executor) else workers
         )
         engine = _make_engine(partial(_call_for_list, function), workers)
-        with closing(windowed(samples, engine, SAMPLES_PER_WORKER * threads)) as answers:
+        with closing(call_in_window(samples, engine, SAMPLES_PER_WORKER * threads)) as answers:
             for sample, answer in answers:
                 try:
                     results = answer()
@@ -225,9 +225,9 @@ def _pairs_to_do(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Sour
         if output in outputs:
             raise ValueError(f"two of the pairs have the output {shown(output)!r}")
         outputs.add(output)
-    from tartools.storage.listing import existing
+    from tartools.storage.listing import find_existing
 
-    existing_outputs = set() if redo else existing([output for _, output in pairs])
+    existing_outputs = set() if redo else find_existing([output for _, output in pairs])
     return [pair for pair in pairs if pair[1] not in existing_outputs or storage.is_directory(pair[1])]
 
 

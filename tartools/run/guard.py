@@ -26,8 +26,8 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from tartools.errors import StorageError
-from tartools.storage.children import Child, environment, how_it_ended, processes
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.children import Child, describe_status, environment_of, list_processes
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.scratch import scratch_file
 
 GUARD_VARIABLE = "TARTOOLS_GUARDED"  # the variable with the marks of all guards that a process has, as /1-2//3-4/
@@ -100,7 +100,7 @@ class Guard:
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._marks_before = os.environ.get(GUARD_VARIABLE)
         self._list = scratch_file(tmpdir)
-        with deferred_signals():
+        with defer_signals():
             inside = re.sub(rb"([][?*\\])", rb"\\\1", folder) + b"/*"
             words: list[str | bytes] = [f"^{GUARD_VARIABLE}=.*/{self._mark}/", folder, inside, "keep" if keep else ""]
             self._process = self._start_shell(["sh", "-c", GUARD_SCRIPT, "tartools-guard", *words])
@@ -127,7 +127,7 @@ class Guard:
         else:
             if not (status := process.wait()):
                 return process
-            why = f"sh {how_it_ended(status)}"
+            why = f"sh {describe_status(status)}"
             for pipe in (process.stdin, process.stderr):
                 assert pipe is not None
                 pipe.close()
@@ -174,9 +174,11 @@ class Guard:
         mark, ours = os.fsencode(f"/{self._mark}/"), os.getsid(0)
         return {
             process.number
-            for process in processes()
+            for process in list_processes()
             if (process.session != ours if sessions is None else process.session in sessions)
-            and any(v.startswith(os.fsencode(GUARD_VARIABLE + "=")) and mark in v for v in environment(process.number))
+            and any(
+                v.startswith(os.fsencode(GUARD_VARIABLE + "=")) and mark in v for v in environment_of(process.number)
+            )
         }
 
     def close(self) -> None:

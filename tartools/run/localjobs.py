@@ -22,9 +22,9 @@ from tartools.run.guard import Guard
 from tartools.run.log import FAILED, Key, record_key
 from tartools.run.tasks import Task, TaskResult, redact_signatures
 from tartools.samples.account import Jobs
-from tartools.storage.children import Child, end_all, how_it_ended
-from tartools.storage.interrupts import deferred_signals
-from tartools.storage.pool import Engine, Threads, windowed
+from tartools.storage.children import Child, describe_status, end_all
+from tartools.storage.interrupts import defer_signals
+from tartools.storage.pool import Engine, Threads, call_in_window
 from tartools.storage.scratch import scratch_file
 
 Results = Generator[tuple[Task, TaskResult], None, None]
@@ -47,9 +47,9 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
     Raises: StorageError if the existence of an output can't be determined.
     """
     failed = {key for key, entry in records.items() if entry["status"] == FAILED}
-    from tartools.storage.listing import existing
+    from tartools.storage.listing import find_existing
 
-    present = set() if redo else existing([task.output for task in tasks if task.output])
+    present = set() if redo else find_existing([task.output for task in tasks if task.output])
     present = {url for url in present if not storage.is_directory(url)}
     complete = {url for url in present if storage.plain_size(url) != 0}
     return [
@@ -142,7 +142,7 @@ def run_tasks(
             yield task
 
     window = at_once if fail_fast else window  # what is submitted will run
-    with closing(windowed(wanted(), engine, window, ordered=False)) as answers:
+    with closing(call_in_window(wanted(), engine, window, ordered=False)) as answers:
         for task, answer in answers:
             result = answer()
             ended += 1
@@ -187,7 +187,7 @@ class Sessions:
             with scratch_file() as stdout, scratch_file() as stderr:
                 try:
                     around = {**self._environment, **environment}
-                    with deferred_signals():
+                    with defer_signals():
                         child = self._guard.start(
                             words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=around
                         )
@@ -240,7 +240,7 @@ class Sessions:
         if self.stopped:
             return status, "was stopped", b""
         if status and ended:
-            return status, how_it_ended(status), b""
+            return status, describe_status(status), b""
         # What it left in its process group may have printed more, until it was killed.
         if too_much or len(printed := _read_tail(stdout, MAX_STDOUT_BYTES + 1)) > MAX_STDOUT_BYTES:
             why = f"printed more than {MAX_STDOUT_BYTES:,} bytes, which is the limit: have it write a file (-o)"

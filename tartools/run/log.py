@@ -11,7 +11,7 @@ from typing import Any
 
 from tartools.errors import StorageError, redacted, several, shown
 from tartools.run.tasks import Task, TaskResult, redact_signatures
-from tartools.storage.names import folded
+from tartools.storage.names import fold_numbers
 
 DONE, FAILED, WAITING = "done", "failed", "waiting"
 RECORD_START = b'{"item": "'  # of a record
@@ -148,7 +148,7 @@ def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
     for record in failed_records:
         last_line = TaskResult(None, stderr=record["stderr"]).last_line
         lines.append(f"failed: {shown(record['item'])}: {record['failure']}{': ' if last_line else ''}{last_line}")
-    left_items = [*folded(shown(record["item"]) for record in waiting_records)]
+    left_items = [*fold_numbers(shown(record["item"]) for record in waiting_records)]
     lines += [f"not done: {items}" for items in left_items[:MAX_LINES_NOT_DONE]]
     if len(left_items) > MAX_LINES_NOT_DONE:
         lines.append(f"not done: {len(left_items) - MAX_LINES_NOT_DONE:,} more lines; the log has all")

@@ -21,9 +21,9 @@ from tartools.errors import StorageError, UsageError, how_to_install
 from tartools.run.engines import Item, Work, pack_results
 from tartools.run.localjobs import Sessions, run_with_retries
 from tartools.run.tasks import Task, TaskResult
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.pool import Engine, Threads
-from tartools.storage.streams import silent
+from tartools.storage.streams import silence_stderr
 from tartools.storage.url import Url
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def connect_cluster(address: str | None) -> Iterator[ModuleType]:
     if match and os.environ.get("RAY_USE_TLS", "0") == "0":
         storage.check_connection(match[1] or match[2], int(match[3]), place)  # Ray would try for minutes
     try:
-        with deferred_signals(), silent():  # Ray swallows what our handlers raise, and sets others
+        with defer_signals(), silence_stderr():  # Ray swallows what our handlers raise, and sets others
             ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
         if isinstance(error, ray.exceptions.AuthenticationError) or "AuthenticationError" in str(error.__cause__):
@@ -98,7 +98,7 @@ def connect_cluster(address: str | None) -> Iterator[ModuleType]:
     try:
         yield ray
     finally:
-        with deferred_signals():
+        with defer_signals():
             ray.shutdown()
 
 

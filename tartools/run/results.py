@@ -18,7 +18,7 @@ from tartools.run.directories import (
     path_text,
 )
 from tartools.samples.account import Account
-from tartools.samples.encoding import text_payload, without_codec
+from tartools.samples.encoding import split_codec, text_payload
 from tartools.samples.sample import Sample
 from tartools.storage import scratch
 from tartools.tar import Member, Source, copy_range, join_path, split_path
@@ -172,7 +172,7 @@ class _ResultReader:
         if not sample.grouped:
             raise SampleFailedError(f"it has no fields, so {path_text(field)!r} would not read back as its log")
         member = self._make_member(sample.raw_key, field, self._task.log, new=True)
-        if without_codec(path_text(field))[1] is not None:
+        if split_codec(path_text(field))[1] is not None:
             member = tar.new_member(member.path, text_payload(field, member.read()))
         return sample.with_members([*sample.members, member])
 
@@ -252,7 +252,7 @@ class _ResultReader:
             )
         source, data, size = self._read_content(file)
         if old:
-            return tar.rewritten(old, path, source, size)._replace(data=data)
+            return tar.rewrite_member(old, path, source, size)._replace(data=data)
         return Member(path, source, 0, data, size, tar.encode_header(path, size))
 
     def _read_content(self, path: bytes) -> tuple[Source, int, int]:

@@ -23,7 +23,7 @@ from tartools.run import warmshell
 from tartools.run.directories import Outcome, SampleDirectories, SampleTask
 from tartools.run.keyedlines import MAX_LINE_BYTES, KeyedLines, Stopped, print_lines
 from tartools.run.warmshell import WarmShell
-from tartools.storage.children import Child, end_all, how_it_ended
+from tartools.storage.children import Child, describe_status, end_all
 from tartools.storage.scratch import create_file, open_file
 
 MAX_ENDED_SHELLS = 1000  # shells that were started for one task each, until what they have left is looked for
@@ -45,7 +45,7 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
     if os.path.isfile(path) and os.access(path, os.R_OK):
         return [program, path]
     try:
-        return [program, "-c", os.fsdecode(storage.content(path))]
+        return [program, "-c", os.fsdecode(storage.read_content(path))]
     except StorageError as error:
         raise StorageError(f"cannot read the script: {error.message}", url=script) from error
 
@@ -178,7 +178,7 @@ class Shells:
                 if status is None:
                     return Outcome(f"took longer than {self._timeout:g} seconds and was killed")
                 shell_status = 128 - status if status < 0 else status  # as a long-lived shell tells it
-                return Outcome(how_it_ended(shell_status) if shell_status else "")
+                return Outcome(describe_status(shell_status) if shell_status else "")
             finally:
                 child.end(signal.SIGKILL)  # if it runs still
                 self._guard.release(child)

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tartools.run.directories import LOG_SUFFIX, Outcome
 from tartools.run.keyedlines import KeyedLines
-from tartools.storage.children import Child, has_children, how_it_ended, subreaper_hook
+from tartools.storage.children import Child, describe_status, has_children, subreaper_hook
 from tartools.storage.streams import wait_until_ready
 
 _BASH_SYNTAX_CHECK = '[ "$BASH_VERSINFO" -ge 5 ] && exec "$0" -n -c "$1"'  # older ones were not tested
@@ -159,7 +159,7 @@ class WarmShell:
             return Outcome(f"took longer than {timeout:g} seconds and was killed")
         answer = self._answers.read(_MAX_REPLY_BYTES)
         if not answer:
-            return Outcome(how_it_ended(self.end()))
+            return Outcome(describe_status(self.end()))
         group, status = map(int, answer.split())
         stopped = status - 128 in _STOP_SIGNALS and os.path.exists(f"/proc/{group}")  # bash reaps only what has ended
         with contextlib.suppress(ProcessLookupError, PermissionError):  # nothing is left, as usual
@@ -169,7 +169,7 @@ class WarmShell:
         if stopped:
             return Outcome(f"was stopped by {signal.Signals(status - 128).name}, and killed")
         self.is_reusable = True
-        return Outcome(how_it_ended(status) if status else "", left_no_processes=not has_children(self.child.pid))
+        return Outcome(describe_status(status) if status else "", left_no_processes=not has_children(self.child.pid))
 
     def _is_answered(self, timeout: float | None) -> bool:
         """Wait until the command has ended, up to *timeout* seconds; return True if it has."""

@@ -25,15 +25,15 @@ SUMMED_COUNTERS = (  # what the accounts of several processes add up to
 )
 
 
-def as_warning(text: str) -> None:
-    """Report *text* as a Python warning: the default of Python programs that use the functions."""
+def report_as_warning(text: str) -> None:
+    """Report *text* as a Python warning: the default for the Python functions, which have no command's stderr."""
     import warnings  # takes half a millisecond
 
     warnings.warn(text, stacklevel=3)
 
 
 class Jobs:
-    """Counts of jobs for the display.
+    """Counts of the commands that a run starts, for the display of progress.
 
     `total`: all. `skipped`: done by an earlier run. `done`, `failed`, `running`: in this run, so far and now.
     """
@@ -81,7 +81,7 @@ class Account:
     `progress`: for whoever watches the run. *say* gets one line for each report, and for each warning unless *quiet*.
     """
 
-    def __init__(self, say: Callable[[str], None] = as_warning, quiet: bool = False) -> None:
+    def __init__(self, say: Callable[[str], None] = report_as_warning, quiet: bool = False) -> None:
         self.say = say
         self.quiet = quiet
         self.samples_in = 0
@@ -99,14 +99,14 @@ class Account:
         self.shards_done = 0
         self.progress = Progress()
         self.watched: list[Callable[[], object]] = []  # at the end: they raise what is wrong with inputs and fields
-        self.told_empty = False  # that no sample is in an output
-        self.torn: dict[
+        self.warned_empty = False  # that no sample is in an output
+        self.returning_keys: dict[
             bytes, str
         ] = {}  # keys that come back in a shard -> the first such shard; at most MAX_KEYS_REMEMBERED
 
     @property
-    def settled(self) -> int:
-        """The number of samples whose fate is known: passed on, left out, joined or dropped."""
+    def samples_done(self) -> int:
+        """The number of samples that are passed on, left out, joined or dropped: in the end all that were read."""
         return self.samples_out + self.left_out + self.joined + self.dropped
 
     def counts(self) -> dict[str, int]:
@@ -121,7 +121,7 @@ class Account:
     def reset(self, say: Callable[[str], None]) -> None:
         """Set the counts of `SUMMED_COUNTERS` to zero, drop the checks, and report to *say* from now on.
 
-        For a fork, which counts its own part.
+        For a forked process, which counts only its own part.
         """
         self.say, self.specials, self.watched = say, 0, []
         for name in SUMMED_COUNTERS:
@@ -133,29 +133,29 @@ class Account:
             self.say(text)
 
     def warn_empty(self, text: str) -> None:
-        """Warn, once, by *text* that none of the samples read is in an output."""
-        if not self.told_empty:
+        """Report *text*, which says that no sample read is in an output; only the first call reports."""
+        if not self.warned_empty:
             self.warn(text)
-        self.told_empty = True
+        self.warned_empty = True
 
-    def comes_back(self, key: bytes, shard: str) -> None:
-        """Record *key*, which returns in *shard* after other keys; warn, once a run."""
-        if not self.torn:
+    def record_returning_key(self, key: bytes, shard: str) -> None:
+        """Record that *key* returns in *shard* after other keys, so that its sample is torn; the first call warns."""
+        if not self.returning_keys:
             name = key.decode("utf-8", "surrogateescape")
             self.warn(
                 f"{shown(shard)}: the key {name!r} comes back after other samples, so its members are read as separate "
                 f"samples; {SORT_HINT}"
             )
-        if len(self.torn) < MAX_KEYS_REMEMBERED:
-            self.torn.setdefault(key, shard)
+        if len(self.returning_keys) < MAX_KEYS_REMEMBERED:
+            self.returning_keys.setdefault(key, shard)
 
     def omit(self, message: str) -> None:
         """Report by *message* that data were not written, or were written unprocessed; count it in `omissions`."""
         self.omissions += 1
         self.say(message)
 
-    def special(self, place: str, kind: str) -> None:
-        """Report a member that is no regular file: the first at once, the later ones as a number in `settle`.
+    def report_special(self, place: str, kind: str) -> None:
+        """Report a member that is no regular file: the first at once, the later ones as a number in `report_totals`.
 
         *place*: its shard and its name, for the message. *kind*: "hard link", "sparse file" and so on.
         """
@@ -166,17 +166,17 @@ class Account:
             self.omit(f"{place}: a {kind} {reason} and is not passed on ({advice}{option('skip-special')} accepts it)")
 
     def check(self) -> None:
-        """Call all checks of `watched`. Raises: the error that an input has changed, or that no sample had a field.
+        """Call the functions of `watched`, before an output is committed.
 
-        To be called before an output is committed.
+        Raises: the error of the first that fails: an input has changed, or no sample had a field.
         """
         for check in list(self.watched):
             check()
 
-    def settle(self) -> None:
+    def report_totals(self) -> None:
         """Report totals and warnings at the end of a successful run, such as that no sample was chosen.
 
-        Raises: AssertionError if the fate of a sample read is not known, which is a bug of ours.
+        Raises: AssertionError, for a bug of ours, if a sample that was read is in none of the other counts.
         """
         if self.specials > 1:
             self.omit(f"{several(self.specials - 1, 'more such member')} not passed on")
@@ -184,14 +184,15 @@ class Account:
             self.warn(f"{several(self.macos_metadata, 'macOS metadata file')} (._* and .DS_Store) left out")
         if 0 < self.samples_in == self.left_out:
             self.warn_empty(f"no samples selected (of {self.samples_in:,})")
-        if self.samples_in != self.settled:
-            raise AssertionError(f"{self.samples_in} samples were read, but only {self.settled} are accounted for")
+        if self.samples_in != self.samples_done:
+            raise AssertionError(f"{self.samples_in} samples were read, but only {self.samples_done} are accounted for")
 
 
 class Phase(NamedTuple):
     """The phase of a run, for displays.
 
-    `name`: "" if the run has one phase. `total`: samples in it; None if unknown: then bytes show how far it is.
+    `name`: "" if the run has one phase.
+    `total`: samples in it; None if unknown: then progress is shown in bytes.
     `done`: returns how many of these samples are processed.
     `account`: counts of this phase, if they are not those of the run.
     """
@@ -205,7 +206,7 @@ class Phase(NamedTuple):
 class RepeatedKeyDetector:
     """Detects keys that return after other keys, among the first 10,000 samples of one shard.
 
-    *report*: called with each key that returns. `left`: number of samples whose keys are still to be compared.
+    *report*: called with each key that returns. `left`: number of further samples whose keys will be compared.
     Holds: the keys compared so far, until there are 10,000.
     """
 

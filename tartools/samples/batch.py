@@ -31,8 +31,8 @@ from tartools.tar import (
     ScatteredGroup,
     Source,
     Writer,
-    located,
     padded_size,
+    range_in_file,
     read_range,
 )
 from tartools.tar.member import Chunk
@@ -41,7 +41,7 @@ Label = TypeVar("Label")
 
 
 class SampleColumns(Protocol):
-    """The values that a table has of samples, in columns; no sample is read for them.
+    """The interface to the values that a table has of samples, by column; no sample is read for them.
 
     `url`: of the table. `first`: number of the first row. `names`: of all columns of the table.
     `fields`: names of the fields that samples of the table may have; None if it does not list them.
@@ -55,22 +55,26 @@ class SampleColumns(Protocol):
     def __len__(self) -> int: ...
 
     def column(self, name: str) -> Any | None:
-        """Return the column *name*, an array of Arrow; None if there is no such column."""
+        """Return the column *name*, a `pyarrow.Array`; None if there is no such column."""
 
     def values(self, name: str) -> Sequence[Any] | None:
         """Return the value of the column *name* for each sample, None for null; None if there is no such column."""
 
     def members(self) -> tuple[list[str], Any, Any] | None:
-        """Return (fields, offsets, sizes): arrays with a row for each sample, a column for each field, in bytes.
+        """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
 
-        An offset is -1 for an absent field, and -2 for one that is there twice. None if the table does not list
-        members.
+        An offset is that of the payload in its shard; -1 for an absent field, and -2 for one that is there twice. None
+        if the table does not list members.
         """
 
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
-        """Return (fields, offsets, sizes) of the members in set *number* of the shards of a joined table, from 1 on."""
+        """Return (fields, offsets, sizes) of the members in set *number*, from 1 on, of the shards of a joined table.
 
-    def lacks(self, field: str) -> bool:
+        Two arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
+        field, -2 for one that is there twice. None if the table does not list members.
+        """
+
+    def lacks_field(self, field: str) -> bool:
         """True if the table says that no sample has *field*, ignoring case."""
 
 
@@ -101,15 +105,19 @@ class Batch:
         self._lone, self.keys = content, [content.raw_key]
 
     @classmethod
-    def of(cls, sample: Sample, begin: int | None = None) -> Batch:
-        """Return a batch of *sample* alone, which begins at byte *begin* of its shard, if that is known."""
+    def from_sample(cls, sample: Sample, begin: int | None = None) -> Batch:
+        """Return a batch of *sample* alone.
+
+        *begin*: the byte of its shard at which it begins; None if unknown, or if its members are not in one piece
+        there.
+        """
         batch = cls(sample, sample.shard)
         batch._offset = begin
         return batch
 
     @classmethod
-    def in_buffer(cls, data: bytes, keys: Sequence[bytes], bounds: list[int], shard: str | Sequence[str]) -> Batch:
-        """Return the samples *keys*, which are adjacent in *data*: sample n fills `bounds[n]` to `bounds[n + 1]`.
+    def from_buffer(cls, data: bytes, keys: Sequence[bytes], bounds: list[int], shard: str | Sequence[str]) -> Batch:
+        """Return a batch of the samples *keys*, adjacent in *data*: sample n fills `bounds[n]` to `bounds[n + 1]`.
 
         Their members are parsed on first use. *shard*: the URL of all, or one for each.
         """
@@ -121,9 +129,9 @@ class Batch:
     def __iter__(self) -> Iterator[Sample]:
         if self._groups is None:
             return iter((self[0],))
-        source, keys, starts, members, firsts, alike = self._groups
-        if alike is not None:
-            members, firsts = alike.members(source, keys), alike.firsts()
+        source, keys, starts, members, firsts, uniform = self._groups
+        if uniform is not None:
+            members, firsts = uniform.members(source, keys), uniform.first_indexes()
         shards = repeat(self.shard) if self._shards is None else self._shards
         lists = repeat(None) if members is None else map(members.__getitem__, map(slice, firsts, [*firsts[1:], None]))
         return map(sample_in_span, keys, shards, lists, repeat(source), starts, islice(starts, 1, None))
@@ -137,7 +145,7 @@ class Batch:
 
     @property
     def shards(self) -> Sequence[str]:
-        """The URLs of the shards that the samples come from: one for each sample, or only one for all of them."""
+        """The URLs of the shards of the samples: one for each sample, or a single one if all are from one shard."""
         return (self.shard,) if self._shards is None else self._shards
 
     # ---- where the samples are ----
@@ -145,7 +153,7 @@ class Batch:
     def bounds(self) -> list[int] | None:
         """Return the offset in the shard at which each sample begins, and the one at which the last ends.
 
-        None if the samples are not in one piece there, with their own headers.
+        None if the samples are not adjacent in their shard, or have other headers than there.
         """
         if self._groups is not None:
             source, starts = self._groups.source, self._groups.starts
@@ -164,15 +172,15 @@ class Batch:
         return [begin, begin + self._lone.size]
 
     def member_begins(self) -> Any:
-        """Return the offset in the shard at which each member begins, an array, for samples with `bounds`.
+        """Return the offset in the shard at which each member begins, an array, for a batch whose `bounds` is not None.
 
-        The members of a reader that does not list them are parsed here.
+        Members that the reader did not list are parsed for this.
         """
         import numpy as np
 
         groups = self._groups
-        if groups is not None and groups.alike is not None:
-            begins = groups.alike.begins.ravel()
+        if groups is not None and groups.uniform is not None:
+            begins = groups.uniform.begins.ravel()
             return begins + groups.source.base if isinstance(groups.source, Chunk) else begins
         if groups is None:
             sizes = [member.end - member.start for member in self._lone.members]
@@ -185,13 +193,13 @@ class Batch:
         return np.fromiter((member[2] + bases[id(member[1])] for member in members), np.int64, len(members))
 
     def file(self) -> tuple[io.FileIO, list[int]] | None:
-        """Return (file, bounds): the plain local file, where sample n fills `bounds[n]` to `bounds[n + 1]`.
+        """Return (file, bounds) if one plain local file has all samples: sample n fills `bounds[n]` to `bounds[n + 1]`.
 
-        None if the samples are in no such file, or are one sample that stands alone.
+        None for samples in memory, and for one sample that stands alone.
         """
         if self._groups is None:
             return None
-        file, shift, _ = located(self._groups.source, 0, 0)
+        file, shift, _ = range_in_file(self._groups.source, 0, 0)
         if not _is_input(file):
             return None
         starts = self._groups.starts
@@ -209,7 +217,7 @@ class Batch:
             return memoryview(source), starts
         return memoryview(read_range(source, starts[0], starts[-1])), [start - starts[0] for start in starts]
 
-    def stored(self) -> int:
+    def stored_size(self) -> int:
         """Return the bytes that the samples take where they were read: headers, payloads, padding.
 
         A sample that is written may take more: see `Sample.size`, which counts new headers.
@@ -218,10 +226,10 @@ class Batch:
             return self._groups.starts[-1] - self._groups.starts[0]
         return sum(padded_size(m.size) + (m.data - m.start if m.head is None else BLOCK) for m in self._lone.members)
 
-    def stored_by_shard(self) -> dict[str, list[int]]:
+    def stored_sizes_by_shard(self) -> dict[str, list[int]]:
         """Return URL -> [number of samples, bytes] for each shard that the samples were read from."""
         if len(self.shards) == 1:
-            return {self.shards[0]: [len(self), self.stored()]}
+            return {self.shards[0]: [len(self), self.stored_size()]}
         totals: dict[str, list[int]] = {}
         for sample in self:
             shard_totals = totals.setdefault(sample.shard, [0, 0])
@@ -232,26 +240,26 @@ class Batch:
     # ---- what the samples have ----
 
     def combinations(self) -> list[Combination]:
-        """Return the samples grouped by their fields, in order of appearance. Usually there is one group."""
+        """Return the samples grouped by their fields, a `Combination` for each group, in order of appearance."""
         if self._groups is None:
             bounds = self.bounds()
             return group_members(self.keys, self._lone.members, [0], begin=bounds[0] if bounds else None)
-        source, keys, starts, members, firsts, alike = self._groups
+        source, keys, starts, members, firsts, uniform = self._groups
         buffer = FileBuffer(source, starts[0], starts[-1]) if isinstance(source, io.FileIO) else None
-        if alike is not None:
-            columns = [ArrayColumn(self._groups, number, buffer) for number in range(alike.width)]
+        if uniform is not None:
+            columns = [ArrayColumn(self._groups, number, buffer) for number in range(uniform.width)]
             return [Combination(range(len(keys)), keys, columns)]
         return group_samples(self) if members is None else group_members(keys, members, firsts, buffer)
 
-    def described(self) -> Iterator[Batch]:
-        """Yield batches whose fields are known without a read of samples: here this batch, which was read already.
+    def with_known_fields(self) -> Iterator[Batch]:
+        """Yield the samples in batches whose fields are known without reading a sample: here this batch itself.
 
         A batch of table rows overrides this: it reads the samples whose fields its rows do not list.
         """
         yield self
 
     def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
-        """Return an iterator of (key, shard URL, members) of each sample from number *first* of the batch on.
+        """Yield (key, shard URL, members) for each sample from number *first* of the batch on.
 
         Members may be plain tuples with the items of `Member`.
         """
@@ -269,10 +277,7 @@ class Batch:
     # ---- parts of it ----
 
     def count_fitting(self, first: int, room: int) -> int:
-        """Return the number of samples, from number *first* on, that fit into *room* bytes of an archive.
-
-        It may be 0.
-        """
+        """Return how many samples, from number *first* on, fit into *room* bytes of an archive; it may be 0."""
         if self._groups is None:
             return int(self[0].size <= room)
         from bisect import bisect_right
@@ -281,7 +286,7 @@ class Batch:
         return bisect_right(starts, starts[first] + room, first) - 1 - first
 
     def memory_size(self, first: int, last: int) -> int:
-        """Return the bytes of memory that hold samples *first* to *last* (exclusive)."""
+        """Return the bytes of samples *first* to *last* (exclusive) in memory, or in the file that has them."""
         return self[0].size if self._groups is None else self._groups.starts[last] - self._groups.starts[first]
 
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:

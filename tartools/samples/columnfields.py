@@ -10,8 +10,8 @@ from tartools.samples.account import Account
 from tartools.samples.encoding import ENCODERS, text_payload
 from tartools.samples.filekeys import Dots, key_of_file
 from tartools.samples.filetypes import suffix_of
-from tartools.samples.sample import checked_path
-from tartools.samples.values import as_text, blanks, field_list
+from tartools.samples.sample import make_path
+from tartools.samples.values import as_text, comma_advice, field_list
 from tartools.tar import split_path
 
 KEY_COLUMNS = ("__key__", "key")  # the column that has the keys, unless it is named
@@ -29,7 +29,7 @@ def name_of_field(name: str) -> bytes:
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
     check_nameable(name)
-    return split_path(checked_path("key", name))[1]
+    return split_path(make_path("key", name))[1]
 
 
 def check_nameable(name: str) -> None:
@@ -40,11 +40,13 @@ def check_nameable(name: str) -> None:
 
 
 class ChosenColumns(NamedTuple):
-    """A choice of columns, and their fields.
+    """A choice of columns, and the fields that they become.
 
-    `words`: (choices, new name or None), as a field specification has them; None: all columns.
-    `dropped`: names of columns that are never taken. `fold`: makes names equal that mean one column, such as by case.
-    `hidden`: True if, without words, columns whose names begin with two underscores are not taken.
+    `words`: the words of a field specification, each (names of columns, new name or None), where the first column that
+    exists is taken; None: all columns.
+    `dropped`: names of columns that are never taken.
+    `fold`: returns a name in the form in which names are compared, such as lower case.
+    `hidden`: True to leave out, without words, columns whose names begin with two underscores.
     """
 
     words: Words | None
@@ -52,10 +54,11 @@ class ChosenColumns(NamedTuple):
     fold: Callable[[str], str]
     hidden: bool = True
 
-    def of(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
-        """Return (index of the column, name of its field) for the chosen ones of *columns*, which has index by name.
+    def choose(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
+        """Return (index of the column, name of its field) for each chosen column; *columns*: index by name.
 
-        A word that names no column is skipped: see `lost`. Raises: SampleError for one field twice.
+        A word that names no column is skipped: `missing_words` lists those. Raises: SampleError if two become one
+        field.
         """
         if self.words is None:
             hidden = "__" if self.hidden else "\0"
@@ -77,20 +80,23 @@ class ChosenColumns(NamedTuple):
                 raise SampleError(f"there are two for the field {field!r} (-f 'new=old' renames one)")
         return chosen
 
-    def lost(self, columns: Iterable[str]) -> list[str]:
-        """Return the words that name none of *columns*, as the user wrote their choices."""
+    def missing_words(self, columns: Iterable[str]) -> list[str]:
+        """Return the words that name none of *columns*, as the user wrote them: "jpg;png"."""
         names = {self.fold(name) for name in columns}
         return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in names for c in choices)]
 
 
 def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
-    """Return *words*, and one for the column `__key__`, if that is one of *names* and no word gives this name."""
+    """Return *words* with a word for the column `__key__` added, if *names* has that column and no word gives its name.
+
+    *words*: those of a field specification, or None for all columns, which is returned as it is.
+    """
     if words is None or "__key__" not in names or any((new or choices[0]) == "__key__" for choices, new in words):
         return words
     return [*words, (("__key__",), None)]
 
 
-def field_of(name: str, value: object) -> tuple[str, bytes]:
+def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
     """Return the name of the field, and the payload, for *value* of the column *name*.
 
     Text is UTF-8, bytes are themselves, a number is its digits; where *name* ends in gz and the like, text is
@@ -99,13 +105,13 @@ def field_of(name: str, value: object) -> tuple[str, bytes]:
 
     Raises: UnicodeEncodeError for text with a lone surrogate.
 
-    >>> field_of("score", 0.5), field_of("meta", {"a": 1})
+    >>> field_and_payload("score", 0.5), field_and_payload("meta", {"a": 1})
     (('score', b'0.5'), ('meta.json', b'{"a": 1}'))
     """
     if isinstance(value, bytes):
         return name, value
     if hasattr(value, "dtype") or (isinstance(value, (list, tuple)) and value):
-        payload = npy(value)
+        payload = npy_payload(value)
         if payload is not None:
             return with_suffix(name, "npy"), payload
     text = as_text(value).encode()
@@ -123,8 +129,8 @@ def with_suffix(name: str, suffix: str) -> str:
     return name if suffix_of(name) == suffix else f"{name}.{suffix}"
 
 
-def npy(values: object) -> bytes | None:
-    """Return *values*, lists of numbers or an array, as a file of NumPy; None if they are not numbers in equal rows."""
+def npy_payload(values: object) -> bytes | None:
+    """Return *values*, lists of numbers or an array, as a .npy file; None if they are no numbers in equal rows."""
     import numpy as np
 
     try:
@@ -137,7 +143,10 @@ def npy(values: object) -> bytes | None:
 
 
 class EmptyRows:
-    """Counts the rows of a table without any field, which become no sample. *kind*: the word for a row, to report."""
+    """Counts the rows of a table without any field, which become no sample.
+
+    *kind*: the noun for a row in the report, such as "row" or "line".
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -166,8 +175,8 @@ class RowFormat:
     *key*: the column that has the keys; None: one of `KEY_COLUMNS`. *chosen*: the columns that become fields.
     *is_only_file*: True if all rows are in one file. *dots*: the dot that ends a key that is the name of a file,
     "first" or "last"; None: a single dot before the suffix of a known type.
-    `single`: set by the reader if each row has one and the same field: its name. Then a packed row is only the payload;
-    else its fields, as `packed_row` packs them.
+    `single`: set by the reader to the name of the field, if all rows have the same one field; then a packed row is only
+    the payload. Otherwise it is the fields, as `pack_row` packs them.
     """
 
     def __init__(self, key: str | None, chosen: ChosenColumns, is_only_file: bool, dots: Dots = None) -> None:
@@ -195,9 +204,9 @@ def key_column(names: Sequence[str], key: str | None, url: str) -> int:
 
 
 def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
-    """Raise SampleError, with *url*, if a word of -f, in *rows*, names none of *columns*."""
-    if lost := " ".join(rows.chosen.lost(columns)):
-        raise SampleError(f"no column {lost}{blanks(lost)}; the columns are: {field_list(columns)}", url=url)
+    """Raise SampleError, with *url*, if a word of -f that *rows* has names none of *columns*, the names in a table."""
+    if lost := " ".join(rows.chosen.missing_words(columns)):
+        raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {field_list(columns)}", url=url)
 
 
 def check_keys(keys: Sequence[bytes]) -> None:
@@ -216,7 +225,7 @@ def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
     return [key_of_file(key, dots) for key in keys] if b"." in b"".join(keys) else keys
 
 
-def packed_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> tuple[bytes, bytes]:
+def pack_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> tuple[bytes, bytes]:
     """Return (key, packed fields) of a row: the key as bytes, *fields* as marshalled pairs of field and payload.
 
     *fields*: (name of the column, value); one whose value is None is left out. *dots*: the dot that ends a key that is
@@ -228,10 +237,10 @@ def packed_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) ->
     name = "key"
     packed_fields = []
     try:
-        raw = field_of("", key)[1]
+        raw = field_and_payload("", key)[1]
         for name, value in fields:
             if value is not None:
-                field, payload = field_of(name, value)
+                field, payload = field_and_payload(name, value)
                 packed_fields.append((name_of_field(field), payload))
     except UnicodeEncodeError:
         raise SampleError(f"{name!r}: a lone surrogate can't be written as UTF-8") from None

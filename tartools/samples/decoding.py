@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tartools.errors import TarToolsError, how_to_install, printable
 from tartools.samples.filetypes import BY_SUFFIX, suffix_of
-from tartools.samples.orientation import orientation_of, turn
+from tartools.samples.orientation import orientation_of, turn_upright
 from tartools.samples.pictureformats import open_picture
 from tartools.tar import Member
 
@@ -55,9 +55,9 @@ class PictureHeader(NamedTuple):
 
 
 class PictureState(NamedTuple):
-    """The state of a picture. `header`: None if it can't be read. `broken`: why it is broken; None if it is not.
+    """The state of a picture: `header`, None if it can't be read; `broken`: why it is broken, None if it is not.
 
-    `decoded`: True if all of it was decoded, so that `broken` counts the pixels too.
+    `decoded`: True if its pixels were decoded, too; else only the header was read.
     """
 
     header: PictureHeader | None
@@ -70,11 +70,11 @@ def picture_header(member: Member) -> PictureHeader:
 
     Raises: any exception that Pillow raises for a header that is damaged or of no known format.
     """
-    with _opened(member, pixels=False) as opened:
+    with _open_member(member, pixels=False) as opened:
         return header_of(opened)
 
 
-def described(
+def picture_state(
     member: Member, decode: bool = False, strict: bool = False, with_orientation: bool = False
 ) -> PictureState:
     """Return the state of the picture *member*; its orientation is 1 unless *with_orientation*.
@@ -90,9 +90,9 @@ def described(
 
     header, fits = None, False
     try:
-        with _opened(member, pixels=decode) as opened:
+        with _open_member(member, pixels=decode) as opened:
             header = header_of(opened, with_orientation)
-            fits = decode and reduced(opened, 1)
+            fits = decode and set_decoding_size(opened, 1)
             if fits:
                 refused = refusal_of_jpeg(member.read()) if strict and opened.format == "JPEG" else None
                 if refused != "":
@@ -104,7 +104,7 @@ def described(
     except DecompressionBombError:  # WebP's own guard
         return PictureState(header, None, False)
     except Exception as error:  # each format has its own
-        return PictureState(header, reason(error) if member.size else "it is empty", fits)
+        return PictureState(header, reason_of_error(error) if member.size else "it is empty", fits)
     return PictureState(header, None, fits)
 
 
@@ -116,19 +116,21 @@ def simplejpeg_hint(fields: Iterable[str]) -> str | None:
     return None
 
 
-def facts(member: Member, decode: bool = False) -> tuple[int | None, int | None, str | None, str | None, str | None]:
+def picture_facts(
+    member: Member, decode: bool = False
+) -> tuple[int | None, int | None, str | None, str | None, str | None]:
     """Return (width, height, format, mode, fault) of the picture *member*; fault is why it is broken, or None.
 
-    The first four are None if the header can't be read. With *decode*, all of it is decoded, strictly: see `described`.
+    The first four are None if the header can't be read. With *decode*, all of it is decoded, a JPEG also by simplejpeg.
     """
-    header, broken, _ = described(member, decode, strict=True)
+    header, broken, _ = picture_state(member, decode, strict=True)
     if header is None:
         return None, None, None, None, broken
     return header.width, header.height, header.form, header.mode, broken
 
 
 class Likeness(NamedTuple):
-    """Difference *hash* of 64 bits, *colours* (48 bytes), and size in pixels of a picture, to find its copies."""
+    """The look of a picture, to find copies: difference *hash* (64 bits), mean *colours* (48 bytes), size in pixels."""
 
     hash: int
     colours: bytes
@@ -137,7 +139,7 @@ class Likeness(NamedTuple):
 
 
 def likeness_or_none(member: Member) -> Likeness | None:
-    """Return the hash and mean colours of the picture *member*; None if it is broken or has too many pixels.
+    """Return the `Likeness` of the picture *member*; None if it is broken or has too many pixels.
 
     Raises: TarToolsError if the payload can't be read.
     """
@@ -150,7 +152,7 @@ def likeness_or_none(member: Member) -> Likeness | None:
 
 
 def likeness(member: Member) -> Likeness:
-    """Return the hash and mean colours of the picture *member*, as it is stored: it is not rotated as EXIF says.
+    """Return the `Likeness` of the picture *member*, as it is stored: it is not rotated as EXIF says.
 
     Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
     a bit of the hash is 1 if a pixel is darker than its right neighbour; the first bit is the highest. *colours* are
@@ -161,18 +163,18 @@ def likeness(member: Member) -> Likeness:
     """
     from PIL import Image
 
-    with _opened(member) as opened:
+    with _open_member(member) as opened:
         size = opened.size
         pixels = math.prod(size)
         if pixels > MAX_PIXELS:
-            raise too_large(pixels)
+            raise too_large_error(pixels)
         grey = opened.convert("L").resize((9, 8), Image.Resampling.LANCZOS).tobytes()
-        means = on_grey(in_colour(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
+        means = blend_on_grey(convert_colours(opened)).resize((4, 4), Image.Resampling.BOX).tobytes()
     bits = (grey[9 * row + x] < grey[9 * row + x + 1] for row in range(8) for x in range(8))
     return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, *size)
 
 
-def decoded(member: Member, width: int, height: int) -> Image:
+def decode_reduced(member: Member, width: int, height: int) -> Image:
     """Return the picture *member* as RGB, reduced to at most *width* by *height* pixels.
 
     It is rotated as EXIF says. Transparent parts get a grey background, values of more than 8 bits are scaled from the
@@ -183,19 +185,19 @@ def decoded(member: Member, width: int, height: int) -> Image:
     """
     from PIL import Image
 
-    with _opened(member) as opened:
+    with _open_member(member) as opened:
         pixels = math.prod(opened.size)
-        if not reduced(opened, max(width, height)):
-            raise too_large(pixels)
+        if not set_decoding_size(opened, max(width, height)):
+            raise too_large_error(pixels)
         opened.load()
-        turn(opened)
-        picture = in_colour(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
+        turn_upright(opened)
+        picture = convert_colours(opened) if opened.mode in NO_AVERAGE or "transparency" in opened.info else opened
         picture.thumbnail((width, height), Image.Resampling.BICUBIC)
-        picture = in_colour(picture)  # the rest of the conversion, now of few pixels
-    return on_grey(picture)
+        picture = convert_colours(picture)  # the rest of the conversion, now of few pixels
+    return blend_on_grey(picture)
 
 
-def on_grey(picture: Image) -> Image:
+def blend_on_grey(picture: Image) -> Image:
     """Return *picture*, RGB, grey or RGBA, as RGB, with grey in place of transparent parts."""
     from PIL import Image
 
@@ -207,8 +209,8 @@ def on_grey(picture: Image) -> Image:
 
 
 @contextmanager
-def _opened(member: Member, pixels: bool = True) -> Iterator[Image]:
-    """Open the picture *member*, whose pixels are not decoded yet; without *pixels*, only its header can be read."""
+def _open_member(member: Member, pixels: bool = True) -> Iterator[Image]:
+    """Open the picture *member* by Pillow for the body of `with`, undecoded; without *pixels*, for its header only."""
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
         with open_picture(file, pixels) as picture:
@@ -221,18 +223,18 @@ def header_of(opened: Image, with_orientation: bool = False) -> PictureHeader:
     return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode, orientation)
 
 
-def reduced(opened: Image, side: int) -> bool:
-    """Set up an *opened* picture to be decoded at *side* by *side* pixels or more; return whether it may be decoded.
+def set_decoding_size(opened: Image, side: int) -> bool:
+    """Prepare *opened* to be decoded at *side* by *side* pixels or more; return False if it has too many pixels.
 
-    False if it would have more than `MAX_PIXELS` pixels in memory. A JPEG can be decoded at a half, a quarter or an
-    eighth; a progressive one takes memory for all its pixels.
+    Too many are more than `MAX_PIXELS` in memory. A JPEG can be decoded at a half, a quarter or an eighth; a
+    progressive one takes memory for all its pixels.
     """
     pixels = math.prod(opened.size)
     opened.draft(None, (side, side))
     return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MAX_PIXELS
 
 
-def in_colour(picture: Image) -> Image:
+def convert_colours(picture: Image) -> Image:
     """Return *picture* as RGB, as RGBA if parts may be transparent, or as grey if it has no colours."""
     if picture.mode in DEEP_GREY_MODES:
         picture = picture.convert("F")
@@ -247,8 +249,8 @@ def in_colour(picture: Image) -> Image:
     return picture.convert("RGBA" if picture.has_transparency_data else "RGB")
 
 
-def reason(error: Exception) -> str:
-    """Return the message of Pillow's *error* for a bad picture on one line, without the name of our file object."""
+def reason_of_error(error: Exception) -> str:
+    """Return the message of *error*, which Pillow raised for a bad picture, as one line for users."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
@@ -263,15 +265,15 @@ class TooLargeError(Exception):
     """A picture that has too many pixels to be decoded; it may be sound."""
 
 
-def too_large(pixels: int) -> TooLargeError:
-    """Return the error for a picture of more pixels than are decoded."""
+def too_large_error(pixels: int) -> TooLargeError:
+    """Return the error for a picture of *pixels* pixels, more than are decoded."""
     return TooLargeError(f"its size ({pixels} pixels) exceeds the limit of {MAX_PIXELS} pixels")
 
 
 def refusal_of_jpeg(data: bytes) -> str | None:
     """Return why simplejpeg refuses the JPEG *data*, "" if it decodes all of it; None if it is not installed.
 
-    It refuses what is damaged, where Pillow fills in what it can't decode, and a few odd pictures that are sound.
+    It refuses damaged pictures, of which Pillow fills in the missing parts, and a few unusual ones that are sound.
     Holds: the decoded picture, an eighth of width and height.
     """
     try:

@@ -27,14 +27,14 @@ def encode(field: str, value: object) -> bytes:
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
-    inner, codec = without_codec(field)
+    inner, codec = split_codec(field)
     if codec is not None:
-        return _compressed(codec, encode(inner, value))
+        return _compress_payload(codec, encode(inner, value))
     kind = suffix_of(inner)
     try:
         if kind in ENCODERS:
             return ENCODERS[kind](value)
-        value = as_python(value)
+        value = to_python(value)
     except UnicodeEncodeError:
         raise
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:  # each format has its own
@@ -53,26 +53,26 @@ def encode(field: str, value: object) -> bytes:
     )
 
 
-def as_python(value: Any) -> Any:
-    """Return a tensor as an array, an array without a dimension as a Python value, and anything else as it is.
+def to_python(value: Any) -> Any:
+    """Return a tensor as an array, an array without a dimension as a Python value, and anything else unchanged.
 
     Raises: TypeError for a tensor of numbers that numpy does not have, such as bfloat16.
     """
-    value = _off_torch(value)
+    value = _tensor_to_array(value)
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
-def _off_torch(value: Any) -> Any:
-    """Return a torch tensor as a numpy array, without gradient and from its device; anything else as it is."""
+def _tensor_to_array(value: Any) -> Any:
+    """Return a torch tensor as a numpy array on the CPU, without gradient; anything else unchanged."""
     return value.detach().cpu().numpy() if hasattr(value, "cpu") else value  # files have `detach` too
 
 
-def _plainer(value: Any) -> Any:
-    """Return an array or tensor inside of a value as numbers and lists, for the encoders of JSON and MessagePack.
+def _to_plain(value: Any) -> Any:
+    """Return *value*, an array or tensor that an encoder of JSON or MessagePack has met, as numbers and lists.
 
-    Raises: TypeError for a value that is neither.
+    Raises: TypeError for any other value.
     """
-    plain = as_python(value)
+    plain = to_python(value)
     if hasattr(plain, "tolist"):
         return plain.tolist()
     if plain is value:
@@ -80,40 +80,40 @@ def _plainer(value: Any) -> Any:
     return plain
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     """Return *value* as JSON in UTF-8; arrays are lists.
 
     Raises: TypeError for a value that JSON does not have; ValueError for NaN and infinity.
     """
     import json
 
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plainer).encode()
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_to_plain).encode()
 
 
-def _msgpack(value: object) -> bytes:
+def _encode_msgpack(value: object) -> bytes:
     """Return *value* as MessagePack; arrays are lists.
 
-    Raises: ModuleNotFoundError without msgpack; TypeError for a value that it does not have.
+    Raises: ModuleNotFoundError without msgpack; TypeError for a value that the format does not have.
     """
-    packed: bytes = _module("msgpack").packb(value, default=_plainer)
+    packed: bytes = _import_optional("msgpack").packb(value, default=_to_plain)
     return packed
 
 
-def _npy(value: object) -> bytes:
+def _encode_npy(value: object) -> bytes:
     """Return *value*, an array or numbers, as a .npy file. Raises: ValueError for objects, which would be pickled."""
     import numpy as np
 
     file = io.BytesIO()
-    np.save(file, np.asarray(_off_torch(value)), allow_pickle=False)
+    np.save(file, np.asarray(_tensor_to_array(value)), allow_pickle=False)
     return file.getvalue()
 
 
-def _npz(value: object) -> bytes:
+def _encode_npz(value: object) -> bytes:
     """Return *value*, arrays by name or one array, as a compressed .npz file. Raises: TypeError for objects."""
     import numpy as np
 
     values = value if isinstance(value, Mapping) else {"arr_0": value}
-    arrays: dict[str, Any] = {name: np.asarray(_off_torch(array)) for name, array in values.items()}
+    arrays: dict[str, Any] = {name: np.asarray(_tensor_to_array(array)) for name, array in values.items()}
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
         raise TypeError(f"{objects[0]!r} is an array of objects, which would be pickled")
     file = io.BytesIO()
@@ -121,19 +121,19 @@ def _npz(value: object) -> bytes:
     return file.getvalue()
 
 
-def _tenbin(value: object) -> bytes:
+def _encode_tenbin(value: object) -> bytes:
     """Return *value*, one array or a list of them, in the format of webdataset's tenbin.
 
     Raises: ModuleNotFoundError without webdataset.
     """
     import numpy as np
 
-    arrays = map(np.asarray, map(_off_torch, value if isinstance(value, (list, tuple)) else [value]))
+    arrays = map(np.asarray, map(_tensor_to_array, value if isinstance(value, (list, tuple)) else [value]))
     native = [np.ascontiguousarray(array, array.dtype.newbyteorder("=")) for array in arrays]
-    return bytes(_module("webdataset.tenbin").encode_buffer(native))
+    return bytes(_import_optional("webdataset.tenbin").encode_buffer(native))
 
 
-def _torch(value: object) -> bytes:
+def _encode_torch(value: object) -> bytes:
     """Return *value* as `torch.save` writes it.
 
     Raises: ModuleNotFoundError without torch, TypeError for a value that can't be pickled.
@@ -142,13 +142,13 @@ def _torch(value: object) -> bytes:
 
     file = io.BytesIO()
     try:
-        _module("torch").save(value, file)  # for users with tensors; nothing in this package reads it
+        _import_optional("torch").save(value, file)  # for users with tensors; nothing in this package reads it
     except PickleError as error:
         raise TypeError(str(error)) from None
     return file.getvalue()
 
 
-def _module(name: str) -> Any:
+def _import_optional(name: str) -> Any:
     """Import and return the optional module *name*.
 
     Raises: ModuleNotFoundError, with a hint how to install it, if it is not there.
@@ -162,12 +162,12 @@ def _module(name: str) -> Any:
 
 
 ENCODERS: dict[str, Callable[[object], bytes]] = {  # suffix -> what writes a value so
-    **dict.fromkeys(("json", "jsn"), _json),
-    "npy": _npy,
-    "npz": _npz,
-    **dict.fromkeys(("mp", "msg"), _msgpack),
-    **dict.fromkeys(("ten", "tb"), _tenbin),
-    "pth": _torch,
+    **dict.fromkeys(("json", "jsn"), _encode_json),
+    "npy": _encode_npy,
+    "npz": _encode_npz,
+    **dict.fromkeys(("mp", "msg"), _encode_msgpack),
+    **dict.fromkeys(("ten", "tb"), _encode_tenbin),
+    "pth": _encode_torch,
 }
 
 
@@ -177,18 +177,18 @@ def text_payload(field: str | bytes, text: bytes) -> bytes:
     >>> text_payload("txt", b"a"), text_payload(b"n01.txt.gz", b"a")[:3], text_payload(b"GZ", b"no field")
     (b'a', b'\x1f\x8b\x08', b'no field')
     """
-    codec = without_codec(field if isinstance(field, str) else os.fsdecode(split_path(field)[1]))[1]
-    return text if codec is None else _compressed(codec, text)
+    codec = split_codec(field if isinstance(field, str) else os.fsdecode(split_path(field)[1]))[1]
+    return text if codec is None else _compress_payload(codec, text)
 
 
 @lru_cache(1000)
-def without_codec(field: str) -> tuple[str, Codec | None]:
+def split_codec(field: str) -> tuple[str, Codec | None]:
     """Return (*field* without the suffix of a codec, that codec); (*field*, None) if it has none."""
     inner, codec = split_packed(f".{field}")
     return inner[1:], codec
 
 
-def _compressed(codec: Codec, data: bytes) -> bytes:
+def _compress_payload(codec: Codec, data: bytes) -> bytes:
     """Return *data* compressed by *codec*, as one whole stream."""
     compressor = codec.compressor()
     return bytes(compressor.compress(data) + compressor.flush())

@@ -14,7 +14,7 @@ from itertools import chain, repeat
 from operator import add, itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tartools.samples.sample import Sample, text
+from tartools.samples.sample import Sample, decode_name
 from tartools.tar import BLOCK, ContiguousGroups, Member, read_range
 from tartools.tar.keys import field_from_ending
 from tartools.tar.member import MIN_VIEW_BYTES, Chunk
@@ -28,7 +28,7 @@ MAX_SAMPLE_DISTANCE_BYTES = 1 << 13  # bytes; payloads in a file that are this c
 
 
 class Combination:
-    """Samples of a batch that have the same fields in the same order.
+    """The samples of a batch that have the same fields in the same order.
 
     `numbers`: their indexes in the batch. `keys`: their keys. `fields`: names of the fields.
     `columns`: a `FieldColumn` for each field.
@@ -50,9 +50,10 @@ class Combination:
 
 
 class FieldColumn:
-    """One field of the samples of a combination, with an item for each. *name* is "" for members without a field.
+    """One field of the samples of a `Combination`, with an item for each sample.
 
-    *members*: one for each sample. *buffer*: reads their payloads, if they are in one file.
+    *name*: of the field; "" for members without a field. *members*: one for each sample.
+    *buffer*: reads their payloads, if they are in one file; else they are read one by one.
     *offsets*: of the payloads in the shard, if they can't be computed from the members.
     """
 
@@ -73,7 +74,7 @@ class FieldColumn:
 
     @property
     def members(self) -> Sequence[Member]:
-        """The members, possibly as plain tuples. They are made when they are asked for."""
+        """The member of each sample, possibly as plain tuples with the items of `Member`."""
         return self._members
 
     @cached_property
@@ -87,14 +88,14 @@ class FieldColumn:
         return sum([-size % BLOCK for size in self.sizes])
 
     def offsets(self) -> Sequence[int]:
-        """Return the offset in the shard of each payload. It is right only if the batch has bounds (`Batch.bounds`)."""
+        """Return the offset in the shard of each payload. Only right if `Batch.bounds` of the batch is not None."""
         if self._offsets is not None:
             return self._offsets
         # a member may be in an older buffer than the others: see `ContiguousGroups`
         return [data + source.base if type(source) is Chunk else data for _, source, _, data, *_ in self._members]
 
     def append_to(self, offsets: array[int], sizes: array[int]) -> None:
-        """Append the payloads' offsets in the shard to *offsets*, their sizes to *sizes*: two arrays of int64."""
+        """Append the offset of each payload in the shard to *offsets*, and its size to *sizes*: two arrays of int64."""
         offsets.extend(self.offsets())
         sizes.extend(self.sizes)
 
@@ -106,7 +107,7 @@ class FieldColumn:
         return self._read(sizes)
 
     def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:
-        """Return the first bytes of each payload, as many as *sizes* has for it."""
+        """Return the first bytes of each payload: `sizes[n]` bytes of payload n."""
         if self._buffer is not None:
             return self._buffer.read(list(map(itemgetter(3), self.members)), sizes)
         return [
@@ -121,20 +122,20 @@ class FieldColumn:
         as they are. None if the samples are rows of a table without a column for the field. Raises: StorageError if a
         file has changed.
         """
-        from tartools.samples.encoding import without_codec
+        from tartools.samples.encoding import split_codec
         from tartools.samples.payloads import unpack
 
         payloads = self.payloads(max_bytes)
         if max(self.sizes) > max_bytes:
             payloads = [payload for payload, size in zip(payloads, self.sizes, strict=True) if size <= max_bytes]
         counts: dict[str, int] = {}
-        is_packed = without_codec(self.name)[1] is not None
+        is_packed = split_codec(self.name)[1] is not None
         for payload, count in Counter(map(bytes, payloads)).items():
             content = payload
             if is_packed:
                 with suppress(ValueError):
                     content = unpack(self.name, payload)
-            value = text(content if len(content) <= max_bytes else payload).removesuffix("\n")
+            value = decode_name(content if len(content) <= max_bytes else payload).removesuffix("\n")
             counts[value] = counts.get(value, 0) + count
         return counts
 
@@ -158,16 +159,19 @@ class FieldColumn:
 
 
 class ArrayColumn(FieldColumn):
-    """The field with index *number* of samples that the reader returned as arrays: *groups*, which are all uniform."""
+    """One field of samples that the reader returned as arrays, the `UniformGroups` of *groups*.
+
+    *number*: index of the field in these. *buffer*: reads the payloads, if they are in a file.
+    """
 
     def __init__(self, groups: ContiguousGroups, number: int, buffer: FileBuffer | None = None) -> None:
-        assert groups.alike is not None
-        super().__init__(text(field_from_ending(groups.alike.endings[number])), (), buffer)
-        self._groups, self._uniform, self._number = groups, groups.alike, number
+        assert groups.uniform is not None
+        super().__init__(decode_name(field_from_ending(groups.uniform.endings[number])), (), buffer)
+        self._groups, self._uniform, self._number = groups, groups.uniform, number
 
     @property
     def members(self) -> Sequence[Member]:
-        """The members, as plain tuples."""
+        """The member of each sample, as a plain tuple with the items of `Member`."""
         return self._uniform.members(self._groups.source, self._groups.keys)[self._number :: self._uniform.width]
 
     @cached_property
@@ -185,12 +189,12 @@ class ArrayColumn(FieldColumn):
         return self._shard_offsets().tolist()  # type: ignore[no-any-return]
 
     def append_to(self, offsets: array[int], sizes: array[int]) -> None:
-        """Append the payloads' offsets in the shard to *offsets*, their sizes to *sizes*: two arrays of int64."""
+        """Append the offset of each payload in the shard to *offsets*, and its size to *sizes*: two arrays of int64."""
         offsets.frombytes(self._shard_offsets().tobytes())
         sizes.frombytes(self._uniform.sizes[:, self._number].tobytes())
 
     def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:
-        """Return the first bytes of each payload, as many as *sizes* has for it."""
+        """Return the first bytes of each payload: `sizes[n]` bytes of payload n."""
         places = (self._uniform.begins[:, self._number] + BLOCK).tolist()
         if self._buffer is not None:
             return self._buffer.read(places, sizes)
@@ -204,9 +208,9 @@ class ArrayColumn(FieldColumn):
 
 
 class FileBuffer:
-    """Reads payloads from bytes *begin* to *end* of *file*: all at once if they are close, else one by one.
+    """Reads payloads in bytes *begin* to *end* of *file*, for all columns of a batch.
 
-    The columns of a batch share it.
+    The first read takes all these bytes if the payloads are close together; else each payload is read alone.
     """
 
     def __init__(self, file: io.FileIO, begin: int, end: int) -> None:
@@ -243,16 +247,17 @@ def group_members(
     buffer: FileBuffer | None = None,
     begin: int | None = None,
 ) -> list[Combination]:
-    """Return the samples *keys* grouped by their fields; the *members* of sample n begin at `firsts[n]`.
+    """Return the samples *keys* grouped by their fields, in order of appearance of the groups.
 
-    *buffer*: reads the payloads, if all are in one file. *begin*: offset of a lone sample in its shard, if that is
-    known; then the offsets of its payloads are computed from it.
+    *members*: of all samples; those of sample n begin at index `firsts[n]`. *buffer*: reads the payloads, if all are in
+    one file. *begin*: offset in its shard of a sample that is alone, if known; the offsets of its payloads follow from
+    it.
     """
     if len(keys) == 1:  # large samples come one by one
         length = len(keys[0])
         places: Iterable[list[int] | None] = repeat(None) if begin is None else _lone_offsets(members, begin)
         lone = [
-            FieldColumn(text(field_from_ending(member[0][length:])), [member], buffer, at)
+            FieldColumn(decode_name(field_from_ending(member[0][length:])), [member], buffer, at)
             for member, at in zip(members, places, strict=False)
         ]
         return [Combination(range(1), keys, lone)]
@@ -265,7 +270,7 @@ def group_members(
             for ending, column in zip(endings, columns, strict=True)
         ):
             fields = [
-                FieldColumn(text(field_from_ending(ending)), column, buffer)
+                FieldColumn(decode_name(field_from_ending(ending)), column, buffer)
                 for ending, column in zip(endings, columns, strict=True)
             ]
             return [Combination(range(len(keys)), keys, fields)]
@@ -279,7 +284,7 @@ def group_members(
             [keys[number] for number in numbers],
             [
                 FieldColumn(
-                    text(field_from_ending(ending)), [members[firsts[number] + at] for number in numbers], buffer
+                    decode_name(field_from_ending(ending)), [members[firsts[number] + at] for number in numbers], buffer
                 )
                 for at, ending in enumerate(field_endings)
             ],
@@ -289,16 +294,16 @@ def group_members(
 
 
 def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
-    """Yield, for each of *members*, a list of one offset: the offset of its payload in the shard.
+    """Yield [offset of its payload in the shard] for each of *members*, which are adjacent.
 
-    The members are adjacent, and the first begins at byte *begin*.
+    *begin*: the byte of the shard at which the first one begins.
     """
     for member in members:
         yield [begin + (member.data - member.start if member.head is None else len(member.head))]
-        begin += member.stored
+        begin += member.stored_size
 
 
-def in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
+def merge_in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
     """Return *values*, a list for each of *combinations*, as one list in the order of the samples in the batch."""
     if len(combinations) == 1:
         return values[0]

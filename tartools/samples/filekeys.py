@@ -7,19 +7,19 @@ from typing import Literal
 
 from tartools.errors import SampleError
 from tartools.samples.filetypes import BY_SUFFIX, TEXTS
-from tartools.samples.values import checked_key
-from tartools.tar.keys import reads_back, split_path
+from tartools.samples.values import require_safe_key
+from tartools.tar.keys import can_read_back, split_path
 
 Dots = Literal["first", "last"] | None  # which dot of a file's name ends the key; None: the last, before a known suffix
 
 
-def ended_at_last_dot(path: bytes) -> bytes:
-    """Return the name in an archive of the file *path*, so that its key ends at its last dot: earlier ones become _.
+def replace_early_dots(path: bytes) -> bytes:
+    """Return the path *path* with _ for each dot of its base name but the last, so that its key ends there.
 
     Names that begin with a dot stay as they are: they have no field.
 
-    >>> ended_at_last_dot(b"v1.0/img.2023.01.05.jpg"), ended_at_last_dot(b".hid.jpg"), ended_at_last_dot(b"a.jpg")
-    (b'v1.0/img_2023_01_05.jpg', b'.hid.jpg', b'a.jpg')
+    >>> [replace_early_dots(path) for path in (b"v1.0/img.2023.01.05.jpg", b".hid.jpg", b"a.jpg")]
+    [b'v1.0/img_2023_01_05.jpg', b'.hid.jpg', b'a.jpg']
     """
     at = path.rfind(b"/") + 1
     stem, dot, field = path[at:].rpartition(b".")
@@ -41,7 +41,7 @@ def key_of_file(name: bytes, dots: Dots = None) -> bytes:
     if dots == "first":
         return key
     if dots == "last":
-        return split_path(ended_at_last_dot(name))[0]
+        return split_path(replace_early_dots(name))[0]
     return key if is_type_suffix(os.fsdecode(field)) else name
 
 
@@ -55,8 +55,8 @@ def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
     if name is None:
         raise SampleError("the key is null")
     key = key_of_file(name, dots)
-    text = checked_key(key.decode("utf-8", "surrogateescape"))
-    if not reads_back(key, b"x"):
+    text = require_safe_key(key.decode("utf-8", "surrogateescape"))
+    if not can_read_back(key, b"x"):
         reason = f"the key {text!r} would not read back; its last part may have no dot"
         raise SampleError(f"{reason} (--dots first or last says where the key ends)")
     return key

@@ -17,7 +17,7 @@ from itertools import repeat
 
 from tartools import tar
 from tartools.samples.batch import Batch
-from tartools.samples.filekeys import ended_at_last_dot
+from tartools.samples.filekeys import replace_early_dots
 from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, split_path
 
@@ -41,20 +41,20 @@ def cut_at_last_dot(batch: Batch) -> Iterator[Batch]:
     bounds = batch.bounds()
     for sample, begin in zip(batch, bounds or repeat(None), strict=False):
         for part, at in cut_sample(sample, begin):
-            yield Batch.of(part, at)
+            yield Batch.from_sample(part, at)
 
 
 def cut_sample(sample: Sample, begin: int | None = None) -> Iterator[tuple[Sample, int | None]]:
-    """Yield the samples that the members of *sample* are if names are cut at the last dot, each with its first byte.
+    """Yield the samples that *sample* becomes if names are cut at the last dot, each with the byte at which it begins.
 
-    *begin*: the byte of the shard at which the sample begins, if it is in one piece there; else None.
+    *begin*: the byte of the shard at which *sample* begins, if it is in one piece there; None: all bytes are None.
     Raises: SampleError if two names that differ in dots and underscores would get one key.
     """
     members_by_key: dict[bytes, list[Member]] = {}
     names: dict[bytes, bytes] = {}  # key -> the part of the name from which it was made
     begins: dict[bytes, int | None] = {}
     for member in sample.members:
-        path = ended_at_last_dot(member.path)
+        path = replace_early_dots(member.path)
         key = split_path(path)[0]
         name = member.path[: len(key)]
         if names.setdefault(key, name) != name:
@@ -63,10 +63,10 @@ def cut_sample(sample: Sample, begin: int | None = None) -> Iterator[tuple[Sampl
             raise failure_of(
                 sample, f": cut at the last dot, {both} would both have the key {new!r}; rename one of them"
             )
-        members_by_key.setdefault(key, []).append(tar.renamed(member, path))
+        members_by_key.setdefault(key, []).append(tar.rename_member(member, path))
         begins.setdefault(key, begin)
         if begin is not None:
-            begin += member.stored
+            begin += member.stored_size
     if [*members_by_key] == [sample.raw_key]:
         yield sample, begins[sample.raw_key]
         return

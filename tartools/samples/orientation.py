@@ -50,7 +50,7 @@ def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
     return (height, width) if orientation >= FIRST_SIDEWAYS else (width, height)
 
 
-def turn(picture: Image) -> None:
+def turn_upright(picture: Image) -> None:
     """Turn *picture*, in place, as its metadata say, if they can be read; it has no orientation then."""
     from PIL import ImageOps
 
@@ -62,7 +62,7 @@ def turn(picture: Image) -> None:
         pass
 
 
-def turned(pixels: Any, orientation: int) -> Any:
+def turn_array(pixels: Any, orientation: int) -> Any:
     """Return the array *pixels*, (height, width) or (height, width, channels), upright: a copy unless it is already."""
     import numpy as np
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tartools.errors import TarFormatError
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.sample import field_name
 from tartools.tar import Member, new_member
 from tartools.tar.compression import Codec, decompress
@@ -22,17 +22,18 @@ def unpack(field: str, payload: bytes) -> bytes:
     >>> unpack("json.gz", gzip.compress(b"{}")), unpack("json", b"{}")
     (b'{}', b'{}')
     """
-    codec = without_codec(field)[1]
+    codec = split_codec(field)[1]
     return payload if codec is None else _decompress(codec, payload)
 
 
-def unpacked_member(member: Member) -> Member:
-    """Return *member* as a member of the inner field if its field ends in gz and the like, else itself.
+def unpack_member(member: Member) -> Member:
+    """Return *member* decompressed, without the codec's suffix in its name, if its field ends in gz, bz2 etc.
 
-    Raises: ValueError if its payload is not compressed so, is damaged, or has more than 1 GiB.
+    Any other member is returned as it is. Raises: ValueError if its payload is not compressed so, is damaged, or has
+    more than 1 GiB.
     """
     field = field_name(member)
-    inner, codec = without_codec(field)
+    inner, codec = split_codec(field)
     if codec is None:
         return member
     key = member.path[: len(member.path) - len(field.encode("utf-8", "surrogateescape"))]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING
 
 from tartools.samples.filetypes import MAGIC_BYTES
-from tartools.samples.pngtext import without_large_text
+from tartools.samples.pngtext import remove_large_text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +28,7 @@ def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
     """
     from PIL import Image, UnidentifiedImageError
 
-    file = without_large_text(file, with_pixels)
+    file = remove_large_text(file, with_pixels)
     Image.preinit()  # the usual formats
     prefix = file.read(MAGIC_BYTES)
     for form in PICTURE_FORMATS:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError
 from tartools.samples.decoding import DEEP_GREY_MODES, JPEG_MAGIC
-from tartools.samples.orientation import FIRST_SIDEWAYS, orientation_of, turn, turned
+from tartools.samples.orientation import FIRST_SIDEWAYS, orientation_of, turn_array, turn_upright
 from tartools.samples.pictureformats import PICTURE_FORMATS, open_picture
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Refused = Callable[[], object] | None
 MinSize = Callable[[int, int], tuple[int, int]] | None
 
 
-def decoded_picture(data: bytes, mode: str, refused: Refused = None, upright: bool = False) -> Image:
+def decode_picture(data: bytes, mode: str, refused: Refused = None, upright: bool = False) -> Image:
     """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
 
     *upright*: it is turned as its EXIF data say, and has no orientation then; else it is as it is stored.
@@ -44,18 +44,18 @@ def decoded_picture(data: bytes, mode: str, refused: Refused = None, upright: bo
     """
     from PIL import Image
 
-    with _checked(data) as opened:
+    with _open_checked(data) as opened:
         require_8_bits(opened)
-        decoded = _by_simplejpeg(data, mode, None, refused)
+        decoded = _decode_by_simplejpeg(data, mode, None, refused)
         picture = opened.convert(mode) if decoded is None else Image.fromarray(decoded)
         if decoded is not None:
             picture.info = opened.info.copy()
         if upright:
-            turn(picture)
+            turn_upright(picture)
         return picture
 
 
-def array(
+def decode_to_array(
     data: bytes,
     mode: str,
     *,
@@ -77,25 +77,25 @@ def array(
     orientation = stored_orientation(data) if upright else 1
     if least is not None and orientation >= FIRST_SIDEWAYS:
         least = _with_sides_swapped(least)
-    decoded = _by_simplejpeg(data, mode, least, refused)
+    decoded = _decode_by_simplejpeg(data, mode, least, refused)
     if decoded is None:
-        with _checked(data) as opened:
+        with _open_checked(data) as opened:
             opened.load()
             if upright:
-                turn(opened)
+                turn_upright(opened)
             if floats and is_16_bit_grey(opened):
-                return _fractions(opened, mode, first)
+                return _to_fractions(opened, mode, first)
             require_8_bits(opened)
-            return _arranged(opened, opened.size, mode, first, floats)
-    decoded = turned(decoded, orientation)
+            return _arrange_axes(opened, opened.size, mode, first, floats)
+    decoded = turn_array(decoded, orientation)
     if not first and not floats:
         return decoded
-    return _arranged(decoded, decoded.shape[1::-1], mode, first, floats)
+    return _arrange_axes(decoded, decoded.shape[1::-1], mode, first, floats)
 
 
 def stored_orientation(data: bytes) -> int:
-    """Return the orientation, 1 to 8, of the picture *data*; 1 if it says none. Raises: as `array`."""
-    with _checked(data) as opened:
+    """Return the orientation, 1 to 8, of the picture *data*; 1 if it says none. Raises: SampleError."""
+    with _open_checked(data) as opened:
         return orientation_of(opened)
 
 
@@ -119,7 +119,7 @@ def stored_picture(data: bytes, upright: bool = False) -> Image:
     Raises: SampleError if it is of another format, too large, or has colours of 16 bits, of which Pillow drops the
     lower 8; what Pillow raises for damage.
     """
-    with _checked(data) as opened:
+    with _open_checked(data) as opened:
         bits, colour_type = data[24:26] if opened.format == "PNG" else (8, 0)
         samples = opened.tag_v2.get(BITS_PER_SAMPLE, ()) if hasattr(opened, "tag_v2") else ()
         if (bits == 16 and colour_type != 0) or (len(samples) > 1 and max(samples) > 8):
@@ -129,7 +129,7 @@ def stored_picture(data: bytes, upright: bool = False) -> Image:
             )
         opened.load()
         if upright:
-            turn(opened)
+            turn_upright(opened)
         if colour_type == 0 and bits in (2, 4):
             step = 255 // ((1 << bits) - 1)
             return opened.point([value // step for value in range(256)])
@@ -145,7 +145,7 @@ def has_16_bit_grey(data: bytes) -> bool:
     """True if the picture *data* has 16 bits of grey. Raises: SampleError if it has no header of a picture."""
     if data.startswith(JPEG_MAGIC):
         return False
-    with _checked(data) as opened:
+    with _open_checked(data) as opened:
         return is_16_bit_grey(opened)
 
 
@@ -158,7 +158,7 @@ def require_8_bits(picture: Image) -> None:
         )
 
 
-def _fractions(picture: Image, mode: str, first: bool) -> Any:
+def _to_fractions(picture: Image, mode: str, first: bool) -> Any:
     """Return *picture*, of 16 bits of grey, as float32 array from 0 to 1 in *mode*; with *first*, channels first."""
     import numpy as np
 
@@ -169,7 +169,7 @@ def _fractions(picture: Image, mode: str, first: bool) -> Any:
     return np.stack(planes, 0 if first else -1)
 
 
-def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
+def _arrange_axes(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
     """Return *image* (Pillow's, or an array) of *size* (width, height) as a new array: height, width, channels.
 
     *mode* "L" has no channels; with *first*, they are first. *floats*: float32 from 0 to 1; else uint8.
@@ -196,7 +196,7 @@ def _arranged(image: Any, size: tuple[int, int], mode: str, first: bool, floats:
     return result
 
 
-def _by_simplejpeg(data: bytes, mode: str, min_size: MinSize, refused: Refused) -> Any:
+def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, refused: Refused) -> Any:
     """Return the JPEG *data* in *mode* as an array; None if it is no JPEG, or if Pillow has to decode it.
 
     Pillow does if its pixels would differ: grey of colours, CMYK. `min_size(height, width)`: the least size to decode
@@ -236,7 +236,7 @@ def _check_size(pixels: int) -> None:
 
 
 @contextmanager
-def _checked(data: bytes) -> Iterator[Image]:
+def _open_checked(data: bytes) -> Iterator[Image]:
     """Open the picture *data*, whose pixels are not decoded yet, for the body of `with`.
 
     Raises: SampleError for another format or too many pixels; what Pillow raises for damage.

@@ -22,7 +22,7 @@ _CRC_BYTES = 4
 
 
 class LargeText(NamedTuple):
-    """The chunks of a PNG for which Pillow refuses it, as (begin, end) in its file, and their description."""
+    """The text in a PNG for which Pillow refuses the file: chunks, (begin, end) in the file, and a description."""
 
     chunks: list[tuple[int, int]]
     description: str
@@ -113,10 +113,10 @@ def find_late_exif(file: IO[bytes]) -> bytes | None:
         file.seek(position)
 
 
-def without_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
+def remove_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
     """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without its text chunks.
 
-    Without *with_pixels*, only the chunks before the pixels count.
+    *with_pixels*: True to look at chunks behind the pixels too.
     """
     large = find_large_text(file, with_pixels)
     if large is None:

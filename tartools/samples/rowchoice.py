@@ -52,7 +52,7 @@ class RowChoice(NamedTuple):
     keys: RowKeys
 
     def with_named_key(self) -> Self:
-        """Return this choice with the column that a word calls `__key__` as the column of keys."""
+        """Return this choice with `key` set to the column that a word renames to `__key__`, if one does."""
         key_word = next((word for word in self.words or () if word[1] == "__key__" and len(word[0]) == 1), None)
         if key_word is None or self.words is None:
             return self

@@ -13,18 +13,18 @@ from typing import overload
 from tartools import tar
 from tartools.errors import SampleError
 from tartools.tar import Member, Source, Writer, join_path, read_range, split_path
-from tartools.tar.keys import reads_back
+from tartools.tar.keys import can_read_back
 
 DICT_KEY, DICT_URL = "__key__", "__url__"  # names of the key and the shard in a sample that is a dict
 
 
-def text(raw: bytes) -> str:
-    """Return *raw* as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
+def decode_name(raw: bytes) -> str:
+    """Return *raw*, a path, key or field, as text; bytes that are not UTF-8 become surrogate escapes (PEP 383)."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def failure_of(sample: Sample, message: str) -> SampleError:
-    """Return the error for *sample*, in its shard; *message* follows its name, so it begins with `: ` or ` has`."""
+    """Return the error for *sample*: its shard, "sample KEY", and *message*, which begins with `: ` or ` has`."""
     return SampleError(f"sample {sample.key!r}{message}", url=sample.shard)
 
 
@@ -83,7 +83,7 @@ class Sample:
         """Bytes that the sample takes in an archive: headers, payloads, padding."""
         if self._span is not None:
             return self._span[2] - self._span[1]
-        return sum(member.stored for member in self.members)
+        return sum(member.stored_size for member in self.members)
 
     def member(self, field: str, *, verbatim: bool = False) -> Member | None:
         """Return the member of *field*, or None. Case is ignored if no member matches exactly, unless *verbatim*.
@@ -100,17 +100,17 @@ class Sample:
         """
         member = self.member(field)
         if member is None:
-            raise self._without(field)
+            raise self._missing_field_error(field)
         return member.open()
 
     def __getitem__(self, field: str) -> bytes:
         payload = self.get(field)
         if payload is None:
-            raise self._without(field)
+            raise self._missing_field_error(field)
         return payload
 
-    def _without(self, field: str) -> KeyError:
-        """Return the error that the sample lacks *field*; it lists the fields that there are."""
+    def _missing_field_error(self, field: str) -> KeyError:
+        """Return the error that the sample lacks *field*; its message lists the fields that the sample has."""
         return KeyError(f"sample {self.key!r} has no field {field!r}; its fields are: {' '.join(self.fields)}")
 
     @overload
@@ -156,7 +156,7 @@ class Sample:
     def own(self) -> Sample:
         """Return this sample with its bytes copied, so that it holds no input buffer; ranges of files stay ranges."""
         if self._span is None:
-            return self.with_members(map(owned, self.members))
+            return self.with_members(map(copy_member, self.members))
         source, start, end = self._span
         if isinstance(source, io.FileIO) or len(source) == end - start:
             return self
@@ -173,7 +173,7 @@ class Sample:
             writer.add(self._members or ())
 
     def _raw_members(self) -> list[Member] | tuple[Member, ...]:
-        """Return the members, possibly as plain tuples; parse them on first use."""
+        """Return the members, possibly as plain tuples with the items of `Member`; they are parsed on first use."""
         if self._members is None:
             assert self._span is not None
             from tartools.tar.rescan import members_in
@@ -186,7 +186,7 @@ class Sample:
 
         Case is ignored if no member matches exactly, unless *verbatim*. Raises: SampleError if two members match.
         """
-        path = self.raw_key + behind_key(field)
+        path = self.raw_key + ending_of_field(field)
         matches = [member for member in self._members or self._raw_members() if member[0] == path]
         if len(matches) == 1:
             return matches[0]
@@ -198,8 +198,11 @@ class Sample:
 
 
 @lru_cache(1000)
-def behind_key(field: str) -> bytes:
-    """Return the end of the paths of *field*, after the key; a NUL, which no path has, if *field* cannot be encoded."""
+def ending_of_field(field: str) -> bytes:
+    """Return the end, after the key, of the paths of *field*: a dot and the field; b"" for the field "".
+
+    For a field that can't be encoded: a NUL, which no path has.
+    """
     try:
         return join_path(b"", field.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
@@ -211,8 +214,8 @@ def field_name(member: Member) -> str:
     return split_path(member.path)[1].decode("utf-8", "surrogateescape")
 
 
-def owned(member: Member) -> Member:
-    """Return *member* with its bytes copied to exact size; a range of a file is returned unchanged."""
+def copy_member(member: Member) -> Member:
+    """Return *member* with its bytes copied out of the buffer; a range of a file is returned unchanged."""
     path, source, start, data, size, head = member
     if isinstance(source, io.FileIO) or (isinstance(source, bytes) and len(source) == member.end - start):
         return member
@@ -222,7 +225,7 @@ def owned(member: Member) -> Member:
 
 
 def raw_bytes(members: Iterable[Member]) -> bytes:
-    """Return the bytes that *members* are in an archive: headers, payloads and padding, joined, without an end."""
+    """Return the bytes that *members* take in an archive: headers, payloads and padding, joined; no end of archive."""
     sink = io.BytesIO()
     writer = Writer(sink)
     writer.add(members)
@@ -268,7 +271,7 @@ def build(fields: Mapping[str, Value]) -> Sample:
         if not field.startswith("__"):
             try:
                 payload = encode(field, value)
-                members.append(tar.new_member(checked_path(key, field), payload))
+                members.append(tar.new_member(make_path(key, field), payload))
             except UnicodeEncodeError as error:
                 raise SampleError(
                     f"sample {key!r}, field {field!r}: the lone surrogate {error.object[error.start]!a} can't be "
@@ -295,13 +298,13 @@ def _check_case(key: str, fields: Iterable[str]) -> None:
             raise SampleError(f"sample {key!r} has {fault}")
 
 
-def checked_path(key: str, field: str) -> bytes:
-    """Return the path of the member *field* of sample *key*.
+def make_path(key: str, field: str) -> bytes:
+    """Return the path of the member *field* of sample *key*, in bytes.
 
     Raises: SampleError if it would not read back as that key and field.
     """
     raw = key.encode("utf-8", "surrogateescape"), field.encode("utf-8", "surrogateescape")
     path = join_path(*raw)
-    if not reads_back(*raw):
+    if not can_read_back(*raw):
         raise SampleError(f"key {key!r} with field {field!r} would not read back: {path.decode('utf-8', 'replace')!r}")
     return path

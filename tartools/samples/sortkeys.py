@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX_NAME, Column, field_list, getter, path_advice
+from tartools.samples.values import INDEX_NAME, Column, field_list, make_getter, path_advice
 
 Kind = Literal["text", "int", "float", "version", "shuffle"]
 End = Literal["first", "last"]
@@ -54,16 +54,16 @@ class Order(NamedTuple):
         return self.kind == "shuffle" or INDEX_NAME in self.column.choices
 
 
-def encoder(order: Order) -> Callable[[Sample, int], bytes]:
+def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
     """Return a function (sample, position in the input) -> sort key.
 
     The function raises SampleError if the value is missing or not of its kind.
     """
-    encode_key = key_encoder(order)
+    encode_key = make_key_encoder(order)
     if encode_key is not None:
         return lambda sample, position: encode_key(sample.raw_key, position, sample.shard)
 
-    text, of_value = getter(order.column, verbatim=order.verbatim), value_encoder(order)
+    text, of_value = make_getter(order.column, verbatim=order.verbatim), make_value_encoder(order)
 
     def encode(sample: Sample, position: int) -> bytes:
         """Return the sort key of *sample*, number *position* of the input.
@@ -75,7 +75,7 @@ def encoder(order: Order) -> Callable[[Sample, int], bytes]:
     return encode
 
 
-def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[], Iterable[str]]], bytes]:
+def make_value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[], Iterable[str]]], bytes]:
     """Return a function (value or None, key of the sample, its shard, its fields) -> sort key.
 
     The function raises SampleError if the value is missing or not of its kind.
@@ -88,7 +88,7 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
         """
         if value is not None:
             try:
-                return _encoded(value.encode("utf-8", "surrogateescape"), order, key, shard)
+                return _encode_value(value.encode("utf-8", "surrogateescape"), order, key, shard)
             except UnicodeEncodeError as error:
                 surrogate = error.object[error.start]
         elif order.missing is not None:
@@ -111,14 +111,14 @@ def value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[]
 
 
 def require_values(records: Iterable[bytes], order: Order) -> Iterable[bytes]:
-    """Return *records*, which begin with the sort keys of samples.
+    """Return *records*, which begin with the sort keys of samples, such that reading to their end checks them.
 
-    Raises, at their end: SampleError if `order.missing` gives all of them the sort key of a missing value.
+    Raises, at the end: SampleError if `order.missing` is set, and no sample has the value to sort by.
     """
-    return records if order.missing is None else _with_values(records, order)
+    return records if order.missing is None else _check_values(records, order)
 
 
-def _with_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
+def _check_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
     """Yield *records*. Raises, at the end: SampleError if all of them have the sort key of a missing value."""
     missing = MISSING_FIRST if order.missing == "first" else MISSING_LAST
     record = None
@@ -136,23 +136,23 @@ def _with_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
     yield from records
 
 
-def key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
+def make_key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
     """Return a function (key, position, shard) -> sort key; None if *order* needs more of a sample than these.
 
     The function raises SampleError if the key is not of the kind of *order*.
     """
     if order.kind == "shuffle":
-        hash_of = shuffled(order.seed)
-        return lambda _key, position, _shard: directed(hash_of(position), order)
+        hash_of = make_shuffle_key(order.seed)
+        return lambda _key, position, _shard: apply_direction(hash_of(position), order)
     if not order.by_key:
         return None
     if order.kind == "text" and not order.reverse:
         return lambda key, _position, _shard: HAS_VALUE + text_bytes(key)
-    return lambda key, _position, shard: _encoded(key, order, key, shard)
+    return lambda key, _position, shard: _encode_value(key, order, key, shard)
 
 
-def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
-    """Return the sort key for *value* of sample *key* in *shard*.
+def _encode_value(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
+    """Return the sort key for *value*, the text to sort by of the sample *key* in *shard*.
 
     Raises: SampleError, naming the sample, if *value* is not of the kind of *order*.
     """
@@ -163,11 +163,14 @@ def _encoded(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
             f"sample {name!r}: cannot sort by {order.column.name} as {order.kind}: the value is {text!r}",
             url=shard,
         )
-    return HAS_VALUE + directed(encoded, order)
+    return HAS_VALUE + apply_direction(encoded, order)
 
 
-def directed(encoded: bytes, order: Order) -> bytes:
-    """Return *encoded*, a sort key without prefix, or its complement if *order* is reverse."""
+def apply_direction(encoded: bytes, order: Order) -> bytes:
+    """Return the sort key *encoded*, its bytes complemented if *order* is reverse: then the greatest come first.
+
+    *encoded*: one of several keys of which none is a prefix of another.
+    """
     return encoded.translate(COMPLEMENT) if order.reverse else encoded
 
 
@@ -195,11 +198,11 @@ def int_bytes(value: bytes) -> bytes | None:
     if not match:
         return None
     digits = match[2].lstrip(b"0")
-    return _natural(digits).translate(COMPLEMENT) if match[1] == b"-" and digits else _natural(digits)
+    return _encode_digits(digits).translate(COMPLEMENT) if match[1] == b"-" and digits else _encode_digits(digits)
 
 
-def _natural(digits: bytes) -> bytes:
-    """Return the encoding of decimal *digits* without leading zeros: the longer number is the greater one."""
+def _encode_digits(digits: bytes) -> bytes:
+    """Return decimal *digits* without leading zeros as bytes that sort as the numbers do: longer ones are greater."""
     count = len(digits)
     return (bytes([0x80 + count]) if count < 0x7F else b"\xff" + count.to_bytes(8, "big")) + digits
 
@@ -231,7 +234,7 @@ def version_bytes(value: bytes) -> bytes:
         # to 2 are escaped by 2 for that.
         parts.append(re.sub(rb"[\0-\2]", lambda match: b"\2" + match[0], text))
         if digits:
-            parts.append(b"\1" + _natural(digits.lstrip(b"0")))
+            parts.append(b"\1" + _encode_digits(digits.lstrip(b"0")))
             zeros = zeros or digits.startswith(b"0")
     parts.append(b"\0\0" + text_bytes(value) if zeros else b"\0\1")  # of equal numbers, leading zeros come first
     return b"".join(parts)
@@ -245,8 +248,8 @@ SORT_ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 
 
-def shuffled(seed: int) -> Callable[[int], bytes]:
-    """Return a function position -> sort key of the shuffle with this *seed*: a keyed hash."""
+def make_shuffle_key(seed: int) -> Callable[[int], bytes]:
+    """Return a function: position of a sample -> its sort key in the shuffle with this *seed*, a keyed hash."""
     from hashlib import blake2b
 
     key = blake2b(b"%d" % seed).digest()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 
-def nfc(name: bytes) -> bytes:
+def to_nfc(name: bytes) -> bytes:
     r"""Return *name* in Unicode form NFC (UAX #15); itself if it is ASCII, or not UTF-8.
 
-    >>> nfc("e\u0301".encode()), nfc("\u00e9".encode()), nfc(b"e\xff")
+    >>> to_nfc("e\u0301".encode()), to_nfc("\u00e9".encode()), to_nfc(b"e\xff")
     (b'\xc3\xa9', b'\xc3\xa9', b'e\xff')
     """
     if name.isascii():
@@ -55,6 +55,6 @@ def twins_in_other_form(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]
     first: dict[bytes, bytes] = {}
     for name in names:
         if not name.isascii():
-            earlier = first.setdefault(nfc(name), name)
+            earlier = first.setdefault(to_nfc(name), name)
             if earlier != name:
                 yield earlier, name

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.sample import Sample, failure_of
@@ -51,7 +51,7 @@ def parse_column(text: str) -> Column:
     return Column(new if equals else choices_and_path, choices, steps)
 
 
-def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
+def make_getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
     """Return a function (sample, index of the sample) -> value of *column* as text; None if the sample has no value.
 
     A field is UTF-8 text; one final newline is removed unless *verbatim*. A JSON string is its text, any other JSON
@@ -64,7 +64,7 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
 
         Raises: SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
         """
-        value_in_tuple = lookup(sample, column, index, verbatim=verbatim)
+        value_in_tuple = find_value(sample, column, index, verbatim=verbatim)
         if value_in_tuple is None or isinstance(value_in_tuple[0], str):
             return value_in_tuple and value_in_tuple[0]
         import json
@@ -74,8 +74,8 @@ def getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int],
     return value
 
 
-def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> tuple[Any] | None:
-    """Return the value of *column* with its JSON type, alone in a tuple; None if the sample has no value.
+def find_value(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> tuple[Any] | None:
+    """Return (value of *column* with its JSON type,), a tuple of one item; None if the sample has no value.
 
     It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise the text of the field.
     *index*: number of the sample in the input. *verbatim*: names compare with case, and a final newline is kept.
@@ -84,11 +84,11 @@ def lookup(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = F
     """
     for name in column.choices:
         if name in PSEUDO_FIELDS:
-            return (pseudo(sample, name, index),)
+            return (pseudo_value(sample, name, index),)
         payload = sample.get(name, verbatim=verbatim)
         if payload is not None:
             if column.path:
-                return _inside(sample, name, payload, column.path)
+                return _value_at_path(sample, name, payload, column.path)
             return (text_of(sample, name, payload, verbatim),)
     return None
 
@@ -123,8 +123,8 @@ def as_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def checked_key(key: str) -> str:
-    """Return *key* if it is safe.
+def require_safe_key(key: str) -> str:
+    """Return *key* unchanged.
 
     Raises: SampleError if it is empty, or would lead out of the folder in which the archive is unpacked.
     """
@@ -147,10 +147,10 @@ def field_list(fields: Iterable[str]) -> str:
     return names or "none (no name has a dot: a sample n01 with a field jpg is a file n01.jpg)"
 
 
-def blanks(words: str) -> str:
-    """Return advice for *words* that were not found, if their commas may stand for blanks, else "".
+def comma_advice(words: str) -> str:
+    """Return advice, to end a message, for *words* that name no field and have commas where blanks belong; else "".
 
-    >>> blanks("cls,jpg"), blanks("cls")
+    >>> comma_advice("cls,jpg"), comma_advice("cls")
     (" (blanks separate fields: 'cls jpg')", '')
     """
     return f" (blanks separate fields: '{' '.join(words.replace(',', ' ').split())}')" if "," in words else ""
@@ -170,33 +170,34 @@ def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
             parts = choice.split(".")
             for end in range(len(parts) - 1, 0, -1):
                 field = ".".join(parts[:end])
-                is_json = suffix_of(without_codec(field)[0]) in JSON_SUFFIXES
+                is_json = suffix_of(split_codec(field)[0]) in JSON_SUFFIXES
                 if is_json and (folded is None or field.lower() in folded):
                     return f" (a value inside JSON is {field}:{'.'.join(parts[end:])})"
     return ""
 
 
-def lacks_value(name: str, fields: Iterable[str]) -> str:
-    """Return the end of a message that *name* was not found: advice, and the list of *fields* that there are instead.
+def missing_value_text(name: str, fields: Iterable[str]) -> str:
+    """Return the end of a message that *name* was not found: advice, and *fields*, those that there are instead.
 
-    >>> lacks_value("json.a", ["json", "cls"])
+    >>> missing_value_text("json.a", ["json", "cls"])
     ' (a value inside JSON is json:a); its fields are: json cls'
     """
     have = list(fields)
-    return f"{blanks(name)}{path_advice(name, have)}; its fields are: {field_list(have)}"
+    return f"{comma_advice(name)}{path_advice(name, have)}; its fields are: {field_list(have)}"
 
 
-def no_sample_has(lost: str, fields: Iterable[str]) -> SampleError:
-    """Return the error "no sample had the field": *lost* are words joined by blanks; the samples had *fields*."""
+def absent_field_error(lost: str, fields: Iterable[str]) -> SampleError:
+    """Return the error that no sample had the fields *lost*, words joined by blanks; the samples had *fields*."""
     have = list(fields)
-    advice = blanks(lost) + path_advice(lost, have)
+    advice = comma_advice(lost) + path_advice(lost, have)
     return SampleError(f"no sample had the field {lost}{advice}; the fields were: {field_list(have)}")
 
 
-def pseudo(sample: Sample, name: str, index: int) -> str | int:
-    """Return the pseudo-field *name* of *sample*; *index*: number of the sample in the input, the value of `__index__`.
+def pseudo_value(sample: Sample, name: str, index: int) -> str | int:
+    """Return the value of the pseudo-field *name* (`__key__`, `__shard__`, `__index__`, `__size__`) of *sample*.
 
-    Text for `__key__` and `__shard__` (the URL to show); numbers for `__index__` and `__size__` (bytes in an archive).
+    Text for `__key__` and `__shard__` (the URL to show); numbers for `__index__`, which is *index*, the number of the
+    sample in the input, and `__size__` (bytes in an archive).
     """
     if name == "__key__":
         return sample.key
@@ -205,8 +206,8 @@ def pseudo(sample: Sample, name: str, index: int) -> str | int:
     return index if name == INDEX_NAME else sample.size
 
 
-def _inside(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
-    """Return the value at *path* in the JSON *payload*, alone in a tuple; None if the path does not exist.
+def _value_at_path(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
+    """Return (value at *path* in the JSON *payload*,), a tuple of one item; None if the path does not exist.
 
     Raises: SampleError, naming *sample* and *field*, if it is not JSON.
     """

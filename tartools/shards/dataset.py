@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 
 class DataSet(PassInputs):
-    """The inputs of a command, read as one data set: the samples of shards and tables, in the order of `urls`.
+    """The inputs of a command as one data set: the samples of shards and tables, in the order of `urls`.
 
-    `account`: gets counts and warnings. `reading`: how the inputs are read. `max_workers`: the most worker processes.
-    `read_shards(urls, account, reading)`: reads shards ahead; None: they are read one after the other.
+    `account`: gets counts and warnings. `reading`: how the inputs are read. `max_workers`: limit of worker processes.
+    `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later shards ahead;
+    None: they are read one after the other.
     """
 
     __slots__ = ()
@@ -32,10 +33,11 @@ class DataSet(PassInputs):
         """Return the pass from these inputs to *outputs*: a `RowPass` if one names a table, else a `SamplePass`.
 
         `outputs`: URLs; None stands for an output that the user does not want. `force`: replace existing files. `gzip`:
-        the option -z, compress shards. `changing`: option -> value; one with another value than None makes new samples,
-        which a table can't list. `sums`: gets the checksum of each output once it has appeared.
-        Raises: with a table among *outputs*: UsageError for *gzip*, for such an option, and for stdin or a command
-        among the inputs; StorageError without pyarrow.
+            the option -z, compress shards. `sums`: gets the checksum of each output once it has appeared.
+        `changing`: option -> value, for options that make new samples, which a table can't list; those that are not
+            given have the value None.
+        Raises: with a table among *outputs*: UsageError for *gzip*, for an option of `changing` that is given, and for
+        stdin or a command among the inputs; StorageError without pyarrow.
         """
         sinks = Outputs(outputs, force, gzip, sums)
         if not any(url is not None and is_table_name(url) for url in outputs):

@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 from tartools.samples.account import Account
-from tartools.shards.reading import closing_upstream
+from tartools.shards.reading import close_at_end
 from tartools.shards.writing import Batches, BatchWriter, Destination, shard_writer
 
 if TYPE_CHECKING:
@@ -21,13 +21,14 @@ MAX_PENDING_BYTES = 64 << 20
 def deliver_flags(
     flagged: Iterable[tuple[Batches, Sequence[bool]]], chosen: Destination, rest: Destination | None, account: Account
 ) -> None:
-    """Write the samples of *flagged* to *chosen* if their flag is True, to *rest* if it is False; None drops them.
+    """Write the samples of *flagged* to *chosen* if their flag is True, to *rest* if it is False.
 
-    `flagged`: batches, each with one flag a sample. `account`: counts the samples as read, and as written or left out.
+    `flagged`: batches, each with one flag a sample. `rest`: None drops its samples.
+    `account`: counts the samples as read, and as written or left out.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.
     Raises what *flagged* raises; StorageError; SampleError for two adjacent samples with one key.
     """
-    with closing_upstream(flagged), ExitStack() as stack:
+    with close_at_end(flagged), ExitStack() as stack:
         writers: dict[bool, BatchWriter] = {True: stack.enter_context(shard_writer(chosen))}
         if rest is not None:
             writers[False] = stack.enter_context(shard_writer(rest))
@@ -44,7 +45,7 @@ def deliver_flags(
         for flag in (False, True):
             if flag in writers:
                 writers[flag].finish()
-                account.bytes_out += writers[flag].written
+                account.bytes_out += writers[flag].bytes_written
 
 
 class Selection:
@@ -72,9 +73,9 @@ class Selection:
 def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Callable[[str], Series]) -> Iterator[str]:
     """Write each sample to the part that its label names; yield the URL of each shard once it has appeared.
 
-    `labelled`: batches, each with one label a sample. `begin(part)`: returns the series of shards of a part, at its
-    first sample. The last shards of all parts are written completely before the first of these appears. When a part has
-    its maximal number of shards, no more samples are read.
+    `labelled`: batches, each with one label a sample. `begin(part)`: returns the `Series` of shards of a part; called
+    at its first sample. The last shards of all parts are written completely before the first of these appears. When a
+    part has its maximal number of shards, no more samples are read.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
     Raises what *labelled* and `begin` raise, StorageError and SampleError. Shards that were yielded stay, no other
@@ -83,7 +84,7 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
     parts: dict[str, Series] = {}
     held_bytes = 0
     with ExitStack() as stack:
-        stack.enter_context(closing_upstream(labelled))
+        stack.enter_context(close_at_end(labelled))
         try:
             for part, batch_of_run, first, last in (run for batch, labels in labelled for run in batch.split(labels)):
                 series = parts.get(part)
@@ -91,7 +92,7 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
                     series = parts[part] = begin(part)
                     stack.callback(series.abort)
                 yield from series.write(batch_of_run, first, last)
-                if series.done:
+                if series.is_full:
                     break
                 held_bytes += batch_of_run.memory_size(first, last)
                 if held_bytes > MAX_PENDING_BYTES:

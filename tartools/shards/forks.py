@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from tartools.errors import StorageError, TarToolsError, is_command
-from tartools.storage.interrupts import ENDING_SIGNALS, deferred_signals
-from tartools.storage.streams import SharedFile, Stream, enlarge, wait_until_ready
+from tartools.storage.interrupts import ENDING_SIGNALS, defer_signals
+from tartools.storage.streams import SharedFile, Stream, enlarge_pipe, wait_until_ready
 from tartools.tar.compression import StoredBytes
 
 MAX_FORKS = 16  # forks at a time
@@ -50,7 +50,7 @@ def can_fork() -> bool:
 
 
 class Fork:
-    """A forked process that calls `work(fd)` and exits. This process reads the output of *work* from `pipe`.
+    """A forked process that calls `work(fd)` and exits; this process reads what *work* writes to *fd* from `pipe`.
 
     `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed.
     `pipe`: the end of the pipe that this process reads.
@@ -69,12 +69,12 @@ class Fork:
         self.pipe = SharedFile(ours)
         self.status = 0  # once it has ended
         self._pid = 0  # until it has been waited for
-        enlarge(theirs)
+        enlarge_pipe(theirs)
         try:
-            with deferred_signals():
+            with defer_signals():
                 self._pid = os.fork()
                 if not self._pid:
-                    _live(work, theirs, fds)
+                    _run_child(work, theirs, fds)
                 Fork.count += 1
         except OSError:
             self.pipe.close()
@@ -87,7 +87,7 @@ class Fork:
 
         Does nothing the second time. The pipe stays open.
         """
-        with deferred_signals():
+        with defer_signals():
             if not self._pid:
                 return
             with contextlib.suppress(ChildProcessError, ProcessLookupError):  # if SIGCHLD is ignored
@@ -103,7 +103,7 @@ class Fork:
         self.pipe.close()
 
 
-def _live(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoReturn:
+def _run_child(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoReturn:
     """Call `work(pipe)` in the forked process, and exit with status 0, or 1 after an exception. Never returns.
 
     It leaves by `os._exit`, so that nothing of the parent runs twice: no `finally` of a caller, no `atexit`, no flush
@@ -150,7 +150,7 @@ def write_all(pipe: int, data: memoryview) -> None:
 
 
 class ForkedStream(Stream):
-    """The decompressing *stream*, from which a forked process reads on once 4 MiB have been read here.
+    """The decompressed bytes of *stream*; once 4 MiB were read here, a forked process decompresses the rest.
 
     Where no process can be forked, this process reads on. `source`: the stored bytes that *stream* decompresses, all
     from the descriptor *fd*; `source.count`, the stored bytes read so far, includes those that the fork reads. `url`:
@@ -206,10 +206,11 @@ class ForkedStream(Stream):
                 self._child = Fork(self._read_on, (self._fd,))
 
     def _has_record(self, child: Fork, wait: bool) -> bool:
-        """True if bytes of a record are left to read; reads the header of the next record if the last one is used up.
+        """True if bytes of the current record are left, or the header of the next one was read now and announces some.
 
-        *child*: the process that reads on. With *wait*, blocks until that header comes; otherwise reads it only if it
-        has begun to arrive. False, too, at the last record, which has no bytes of the stream.
+        A record is a chunk of the stream with a header. *child*: the process that reads on. With *wait*, blocks until
+        the next header comes; otherwise reads it only if it has begun to arrive. False, too, at the last record, which
+        has no bytes of the stream.
         """
         if (
             not self._left
@@ -231,10 +232,10 @@ class ForkedStream(Stream):
         self._ended = True
         child.end()
         if failure is None:
-            from tartools.storage.children import how_it_ended  # only now: importing subprocess costs 5 ms
+            from tartools.storage.children import describe_status  # only now: importing subprocess costs 5 ms
 
             why = " (there may be too little memory)" if child.status == -signal.SIGKILL else ""
-            raise StorageError(f"the process that reads this {how_it_ended(child.status)}{why}", url=self._url)
+            raise StorageError(f"the process that reads this {describe_status(child.status)}{why}", url=self._url)
         if self._last & ALL_READ_FLAG:
             self._source.readinto(memoryview(bytearray()))  # raises if the source ended too early
         if failure:
@@ -245,7 +246,7 @@ class ForkedStream(Stream):
     # ---- what follows runs in the forked process ----
 
     def _read_on(self, pipe: int) -> None:
-        """Write the rest of the stream to *pipe* as records; the last one has the error that ended it, if any."""
+        """In the fork: write the rest of the stream to *pipe* in chunks with headers; the last has any error."""
         failure, room = b"", memoryview(bytearray(CHUNK_RECORD.size + FORK_READ_BYTES))
         if self._source.file is None:
             _exit_with_reader(pipe)
@@ -273,7 +274,7 @@ def _read_whole(child: Fork, size: int) -> bytes | None:
 
 
 def _exit_with_reader(pipe: int) -> None:
-    """Start a thread that ends this process as soon as *pipe* has no reader, even while it waits for input."""
+    """Start a thread that ends this process as soon as *pipe* has no reader, even while the process waits for input."""
     import threading
 
     def watch() -> None:
@@ -287,7 +288,7 @@ def _exit_with_reader(pipe: int) -> None:
 
 
 def _dump_error(error: BaseException, url: str) -> bytes:
-    """Return *error*, from reading *url*, pickled.
+    """Return *error*, raised while *url* was read, pickled for the parent process.
 
     A TarToolsError stays as it is, MemoryError becomes a StorageError, any other a RuntimeError with its traceback as
     text.

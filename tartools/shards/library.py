@@ -19,7 +19,7 @@ from tartools.samples.batch import Batch
 from tartools.samples.lastdot import is_last_dot
 from tartools.samples.sample import Sample, Value, build
 from tartools.shards.numbering import check_numbered, existing_shards, parse_numbering, replace_set
-from tartools.shards.reading import Reading, Strictness, closing_upstream, read_batches
+from tartools.shards.reading import Reading, Strictness, close_at_end, read_batches
 from tartools.shards.series import Limits, Series
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, codec_for
 from tartools.storage.expand import expand
@@ -67,31 +67,31 @@ def read(
     expanded = expand(patterns) if patterns else []
     reading = Reading(Strictness(lax, skip_special), last_dot=is_last_dot(dots))
     if check_sums is None:
-        return _in_one_process(read_batches(expanded, Account(), reading))
+        return _samples_of_one_process(read_batches(expanded, Account(), reading))
     from tartools.storage.checksums import ListedSums
 
     sums = ListedSums(name_of(check_sums))
     sums.require(expanded)
-    return _in_one_process(_compared(read_batches(expanded, Account(), reading._replace(sums=sums)), sums))
+    return _samples_of_one_process(_compare_sums(read_batches(expanded, Account(), reading._replace(sums=sums)), sums))
 
 
-def _compared(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]:
-    """Yield *batches*; raise ChecksumError after the batches of the first shard that is not as listed in *sums*."""
-    with closing_upstream(batches):
+def _compare_sums(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]:
+    """Yield *batches*; raise ChecksumError after the batches of the first shard whose checksum differs from *sums*."""
+    with close_at_end(batches):
         for batch in batches:
             sums.check()
             yield batch
         sums.check()
 
 
-def _in_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
-    """Yield the samples of *batches* one by one; only in the process that takes the first of them.
+def _samples_of_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
+    """Yield the samples of *batches* one by one, in the process that takes the first of them.
 
     Raises RuntimeError in another process, such as a fork: two processes would share the position in the file, and each
     would get parts of samples.
     """
     process = _processes[-1]
-    with closing_upstream(batches):
+    with close_at_end(batches):
         for batch in batches:
             for sample in batch:
                 yield sample
@@ -148,20 +148,22 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
     from tartools.storage import seekable
 
     if mode == "rb":
-        return seekable.reading(name_of(url))
+        return seekable.open_as_file(name_of(url))
     if mode == "wb":
         return seekable.WritableFile(name_of(url), force=force)
     raise ValueError(f"mode is 'rb' or 'wb', not {mode!r}")
 
 
-class _Writing(ClosedByBlock):
+class _OutputWriter(ClosedByBlock):
     """The base of `TarWriter` and `ShardWriter`: one output, for several threads, of the process that opened it.
 
     `url`: for messages. `begin()`: called at once; returns the object that writes samples, commits and aborts. `sums`:
-    the list of checksums, which is written after the commit.
+    the list of checksums, which is written after the commit; None for no list.
     """
 
-    def __init__(self, url: str, begin: Callable[[], SampleWriter | _Numbered], sums: OutputSums | None = None) -> None:
+    def __init__(
+        self, url: str, begin: Callable[[], SampleWriter | _ShardSequence], sums: OutputSums | None = None
+    ) -> None:
         from threading import RLock  # not needed to read
 
         self._sums = sums
@@ -218,7 +220,7 @@ class _Writing(ClosedByBlock):
                 self._lock.release()
 
 
-class TarWriter(_Writing):
+class TarWriter(_OutputWriter):
     """Writes samples to the shard *url*, compressed as its suffix (or *gzip*) says.
 
         with tartools.TarWriter("a.tar") as writer:
@@ -253,7 +255,7 @@ def _output_sums(url: Name | None, force: bool) -> OutputSums | None:
     return sums
 
 
-class ShardWriter(_Writing):
+class ShardWriter(_OutputWriter):
     """Writes samples to numbered shards, as `tarsplit` names them: "train" gives train-000000.tar, train-000001.tar ...
 
         with tartools.ShardWriter("s3://bucket/made-%06d.tar", max_size="256MB") as writer:
@@ -306,11 +308,11 @@ class ShardWriter(_Writing):
         def shard(k: int) -> Destination:
             return Destination(names.name(k), force, gzip, sums=listed)
 
-        super().__init__(pattern, partial(_Numbered, shard, limits, shards, remove_old), listed)
+        super().__init__(pattern, partial(_ShardSequence, shard, limits, shards, remove_old), listed)
 
 
-class _Numbered:
-    """Numbered shards, written as one output for `_Writing`: with the methods `write`, `commit` and `abort`.
+class _ShardSequence:
+    """Numbered shards, written as one output for `_OutputWriter`: with the methods `write`, `commit` and `abort`.
 
     `destination(k)`: the sink of shard k. `limits`: of each shard. `shards`: gets the URL of each shard once it has
     appeared. `ended(account)`: called after the last one has.
@@ -328,7 +330,7 @@ class _Numbered:
         self._shards, self._ended = shards, ended
 
     def write(self, sample: Sample) -> None:
-        self._shards.extend(self._series.write(Batch.of(sample), 0, 1))
+        self._shards.extend(self._series.write(Batch.from_sample(sample), 0, 1))
 
     def commit(self) -> None:
         self._series.finish()

@@ -38,7 +38,7 @@ class Numbering(NamedTuple):
         return self.prefix + ("" if self.digits is None else str(number).rjust(self.digits, self.fill)) + self.suffix
 
     def number(self, name: str) -> int | None:
-        """Return the number in *name*; None if it is not one of these names."""
+        """Return the number that *name* has as the name of a shard; None if it is not one of these names."""
         if self.digits is None:
             return 0 if name == self.prefix else None
         digits = name.removeprefix(self.prefix).removesuffix(self.suffix).strip(" ")
@@ -134,8 +134,11 @@ class PartNames:
                 url=self._pattern,
             )
 
-    def of(self, part: str) -> Numbering:
-        """Return the numbering of the shards of *part*: the pattern with its name in it. Does not `check` the name."""
+    def numbering_of(self, part: str) -> Numbering:
+        """Return the numbering of the shards of *part*: the pattern with its name in it.
+
+        The name is not checked: call `check` before.
+        """
         names = self._numbering
         if not self._mark:
             return names
@@ -143,9 +146,9 @@ class PartNames:
         return names._replace(prefix=prefix, suffix=suffix)
 
     def check(self, part: str) -> None:
-        """Raise ValueError, with the reason, if *part* can't be in a name, or is too much like a part checked before.
+        """Raise ValueError, with the reason, if *part* can't be in a name, or is too similar to a part checked before.
 
-        Two are too much alike if a file system may take them for one name (case, Unicode form). Without parts, all is
+        Two are too similar if a file system may take them for one name (case, Unicode form). Without parts, all is
         accepted.
         """
         if not self._mark:
@@ -173,9 +176,9 @@ class PartNames:
 
 def existing_shards(names: Numbering) -> dict[int, str]:
     """Return the existing shards whose names *names* can make: number -> URL. Empty if the store can't be listed."""
-    from tartools.storage.listing import between
+    from tartools.storage.listing import names_between
 
-    names_found = between(names.prefix, names.suffix)
+    names_found = names_between(names.prefix, names.suffix)
     return {number: name for name in names_found if (number := names.number(name)) is not None}
 
 
@@ -209,7 +212,7 @@ def replace_set(
     """
     leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
     if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:
-        leftovers = unlisted(names, written.stop, account)
+        leftovers = probe_shards(names, written.stop, account)
     for number in sorted(leftovers):
         if until is not None and number >= until:
             break
@@ -223,7 +226,7 @@ def replace_set(
             account.warn(f"{shown(leftovers[number])}: removed, because this run did not write it")
 
 
-def unlisted(names: Numbering, number: int, account: Account) -> dict[int, str]:
+def probe_shards(names: Numbering, number: int, account: Account) -> dict[int, str]:
     """Return number -> URL of the shards that exist from *number* on, up to the first gap, by a probe of each name.
 
     *names*: makes the names. For stores that can't be listed. At most 1,000 shards; {} for a `pipe:` URL. A

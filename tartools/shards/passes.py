@@ -30,11 +30,11 @@ from tartools.shards.delivery import deliver_flags, deliver_labels
 from tartools.shards.reading import (
     Reading,
     ShardStream,
+    chain_shards,
     check_shards,
-    closing_upstream,
-    counted,
-    each,
-    one_by_one,
+    close_at_end,
+    count_samples,
+    iterate_samples,
     shard_batches,
 )
 from tartools.shards.snapshot import Snapshot
@@ -60,7 +60,7 @@ class PassInputs(NamedTuple):
     `urls`: in the order of the samples.
     `account`: gets counts and warnings about the samples, once.
     `reading`: how they are read, unless a method of the pass is given another way.
-    `max_workers`: up to so many worker processes read where that pays.
+    `max_workers`: limit of worker processes, which read where that pays.
     `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later ones ahead;
     None: they are read one after the other.
     """
@@ -73,7 +73,7 @@ class PassInputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The outputs *urls* of a pass, None for one not wanted. *force* replaces files, *gzip* compresses shards.
+    """The outputs of a pass: *urls*, None for one that is not wanted. *force* replaces files, *gzip* compresses shards.
 
     `sums`: gets the checksum of each output once it has appeared; None: none is computed.
     """
@@ -101,7 +101,7 @@ class UnsortableRowsError(SampleError):
 
 
 class Sorter(Protocol):
-    """An order of samples, as `Pass.sort` asks for it: as row numbers where rows have the values, else as samples."""
+    """The order in which `Pass.sort` writes samples: as row numbers where columns have the values, else as samples."""
 
     @property
     def needs_values(self) -> bool:
@@ -124,10 +124,9 @@ class Pass(ABC, Generic[Item]):
     """One reading of *inputs*, for *outputs*. Its items are samples (`SamplePass`) or row numbers (`RowPass`).
 
     `urls`: the inputs, in order. `account`: gets counts and warnings. `reading`: how they are read.
-    `max_workers`: the most worker processes that read.
-    `snapshot`: versions and copies of the inputs, for methods that read them twice.
-    `own` (of the class): makes an item that may be kept of one that holds a read buffer; None if every item may be
-    kept.
+    `max_workers`: limit of worker processes.
+    `snapshot`: versions and copies of the inputs, for methods that read them twice. `own` (of the class): a function
+        that copies an item which holds a read buffer, so that it may be kept; None if every item may be kept.
     """
 
     # makes an item that may be held, in place of one that may keep a buffer alive; None if all items may
@@ -167,8 +166,9 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def order(self, items: Iterator[Item], watch: Watch | None = None) -> None:
-        """Write the samples or rows that *items* stand for, in the order of *items*, to the only output.
+        """Write the samples that *items* stand for, in the order of *items*, to the only output.
 
+        `items`: samples, or row numbers, as `items` of this pass yields them.
         `watch(outputs, keys)`: if given, a generator that passes on *outputs* (samples, or batches of rows) and looks
         at them; `keys(output)` returns the keys of one, None for a sample without a key.
         """
@@ -236,7 +236,7 @@ class Pass(ABC, Generic[Item]):
     def prepare(self, *, reread: bool) -> None:
         """Index the shards now, if this is a pass over rows; a pass over samples does nothing.
 
-        *reread*: take a snapshot first, since the samples will be read again later.
+        *reread*: True to take a snapshot before, because the caller will read the samples again.
         """
 
     def count(self) -> int:
@@ -251,7 +251,7 @@ class Pass(ABC, Generic[Item]):
         """Yield mappings from label to number of samples, whose sums are the counts of the whole input.
 
         `label(batch)`: returns the label of each sample. `of_keys(keys)`: the same by keys alone; a pass over rows uses
-        it and reads no samples.
+        it, if given, and reads no samples.
         """
         yield from self.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches)))))
 
@@ -274,27 +274,27 @@ class Pass(ABC, Generic[Item]):
         `account`: gets reports of members that are no samples; `reading`: how they are read; None: those of the pass.
         Raises TarFormatError and StorageError, after the samples before the damage.
         """
-        return one_by_one(self.shards(account, reading))
+        return chain_shards(self.shards(account, reading))
 
     def _shard(self, at: int, url: str, account: Account, reading: Reading) -> Iterator[Batch]:
         copy = self.snapshot.open(at)
         stream = None if copy is None else ShardStream(url, account, copy)
         return shard_batches(url, account, reading, stream)
 
-    def _checked(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _check_snapshot(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield *batches*, which have all samples; then raise StorageError if inputs differ from the snapshot.
 
         Their versions are compared, and the number of samples.
         """
         count = 0
-        with closing_upstream(batches):
+        with close_at_end(batches):
             for batch in batches:
                 count += len(batch)
                 yield batch
         self.snapshot.check(count)
 
     def samples_at(self, positions: Sequence[int]) -> Iterator[Sample]:
-        """Yield the samples at *positions*, which ascend; their bytes are copied, so that they may be kept.
+        """Yield the samples at the ascending *positions* of the data set; their bytes are copied: they may be kept.
 
         Reads no further than the last. Raises: StorageError if the inputs have fewer samples.
         """
@@ -303,7 +303,7 @@ class Pass(ABC, Generic[Item]):
         quiet = Account(lambda _: None)  # all has been said before
         first, ascending = 0, iter(positions)
         position = next(ascending)
-        with closing_upstream(batches := self.read(quiet, self.reading.only(Need.FIELDS))):
+        with close_at_end(batches := self.read(quiet, self.reading.with_need(Need.FIELDS))):
             for batch in batches:
                 while position < first + len(batch):
                     yield batch[position - first].own()
@@ -333,13 +333,12 @@ class Pass(ABC, Generic[Item]):
             max_workers = min(self.max_workers, max_workers)
             yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
 
-    def counted_gather(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
+    def gather_counting(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
         """Yield each task of *work* over the samples, in order, for a reading that reports nothing; up to 4 workers.
 
         `work(task)`: reads the samples, returns an iterator of output bytes, and sets `task.result`. Samples are
         counted in an account of the phase "counting", not in that of the pass. `remote`: workers read remote shards,
-        too.
-        Read the `output` of each task to the end, then its `result`.
+        too. Read the `output` of each task to the end, then its `result`; close the generator.
         """
         from tartools.shards.workers import DEFAULT_WORKERS
 
@@ -348,7 +347,7 @@ class Pass(ABC, Generic[Item]):
         self.account.progress.phase = Phase("counting", account=silent)
 
         def counting(task: "ShardTask[Result]") -> Iterable[bytes]:
-            task.batches = counted(task.batches, silent)
+            task.batches = count_samples(task.batches, silent)
             return work(task)
 
         return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
@@ -363,7 +362,7 @@ class Pass(ABC, Generic[Item]):
             task.result = work(task.batches)
             return ()
 
-        with closing(self.counted_gather(work_on, remote=True)) as tasks:
+        with closing(self.gather_counting(work_on, remote=True)) as tasks:
             return [task.result for task in tasks]
 
 
@@ -378,17 +377,17 @@ class SamplePass(Pass[Sample]):
 
     def copy(self) -> None:
         """Write all samples, in order, to the only output; count them as read and written."""
-        with closing_upstream(shards := self._shards_ahead()):
-            write_batches(counted(one_by_one(shards), self.account), self._only_destination(), self.account)
+        with close_at_end(shards := self._shards_ahead()):
+            write_batches(count_samples(chain_shards(shards), self.account), self._only_destination(), self.account)
 
     def items(self, by_shard: bool) -> Iterator[Iterator[Sample]]:  # they come shard by shard
         """Return an iterator of samples for each shard and table. Taking a sample counts it. *by_shard* is not used."""
         return self._samples_of_shards(self._shards_ahead())
 
     def _samples_of_shards(self, shards: Iterator[Iterator[Batch]]) -> Iterator[Iterator[Sample]]:
-        with closing_upstream(shards):
+        with close_at_end(shards):
             for batches in shards:
-                yield each(batches, self.account)
+                yield iterate_samples(batches, self.account)
 
     def _shards_ahead(self) -> Iterator[Iterator[Batch]]:
         """Return an iterator of batches for each shard; `PassInputs.read_shards`, if given, reads the shards ahead."""
@@ -400,15 +399,16 @@ class SamplePass(Pass[Sample]):
     def order(self, items: Iterator[Sample], watch: Watch | None = None) -> None:
         """Write the samples *items*, in their order, to the only output.
 
-        `watch(samples, keys)`: if given, passes the samples on and looks at them; `keys(sample)` is a tuple of its key.
+        `watch(samples, keys)`: if given, a generator that passes the samples on and looks at them; `keys(sample)` is a
+        tuple of its key.
         """
         samples = items if watch is None else watch(items, lambda sample: (sample.raw_key,))
         write_samples(samples, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write the samples in the order of *sorter*.
+        """Write the samples in the order of *sorter*, to the only output.
 
-        It comes from rows if all inputs are tables with the values, else from the samples, which are read for it.
+        If all inputs are tables whose columns have the values, rows are sorted; else the samples are read for it.
         """
         if not (self._are_tables() and self._sort_by_rows(sorter)):
             write_batches(sorter.batches(), self._only_destination(), self.account)
@@ -436,7 +436,7 @@ class SamplePass(Pass[Sample]):
             positions = sorter.positions(rows, counting)
             if positions is None:
                 return False
-            reading = self.reading.only(Need.PLACES)
+            reading = self.reading.with_need(Need.PLACES)
             batches = shardrows.samples_at(rows, positions, self.account, reading)
         except UnsortableRowsError:  # before anything is written: all positions have been taken
             return False
@@ -446,7 +446,7 @@ class SamplePass(Pass[Sample]):
 
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order, in batches; then raise StorageError if inputs have changed since the snapshot."""
-        return self._checked(self.read())
+        return self._check_snapshot(self.read())
 
     def evaluate(
         self,
@@ -459,7 +459,7 @@ class SamplePass(Pass[Sample]):
         `reading`: how the samples are read; None: as those of the pass. Raises: StorageError if the inputs have
         changed.
         """
-        with closing_upstream(batches := self._checked(self.read(reading=reading))):
+        with close_at_end(batches := self._check_snapshot(self.read(reading=reading))):
             for batch in batches:
                 yield batch, answers(batch)
 
@@ -472,7 +472,7 @@ class SamplePass(Pass[Sample]):
         """
 
         def read(urls: Sequence[str]) -> Iterator[Batch]:
-            return one_by_one(shard_batches(url, self.account, reading) for url in urls)
+            return chain_shards(shard_batches(url, self.account, reading) for url in urls)
 
         begin(storage.check_inputs(self.urls))
         return [ItemSource(urls, partial(read, urls), False) for urls in groups]

@@ -19,7 +19,7 @@ from tartools.shards.reading import (
     ShardStream,
     batches_of,
     explain_damage,
-    first_keys,
+    make_key_detector,
     read_parts,
     shard_batches,
 )
@@ -51,7 +51,7 @@ def read_ahead(
     busy: list[ShardAhead] = []
     try:
         while True:
-            busy = [shard for shard in busy if shard.busy]
+            busy = [shard for shard in busy if shard.is_running]
             while not ahead or (len(busy) < max_shards and len(ahead) < max_shards):
                 if (url := next(waiting, None)) is None:
                     break
@@ -70,15 +70,14 @@ def read_ahead(
 
 def _batches(shard: ShardAhead, account: Account, reading: Reading) -> Iterator[Batch]:
     """Yield the samples of *shard* in batches, then close it."""
-    yield from shard_batches(shard.url, account, reading, shard.awaited())
+    yield from shard_batches(shard.url, account, reading, shard.wait_for_stream())
 
 
-def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window: int) -> Generator[Batch, None, None]:
-    """Yield batches of the shards *urls* in the order in which threads read them: *window* shards at a time.
+def merge_shards(urls: Sequence[str], account: Account, reading: Reading, window: int) -> Generator[Batch, None, None]:
+    """Yield batches of the shards *urls* as threads read them, up to *window* shards at a time.
 
-    The samples of one shard keep their order. The consumer counts them.
-    Holds 4 MiB of each of these shards. Raises: TarFormatError and StorageError, after the samples of this shard before
-    the damage.
+    The samples of one shard keep their order. The consumer counts them. Holds: 4 MiB of each shard being read. Raises:
+    TarFormatError and StorageError, after the samples of this shard before the damage.
     """
     item: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
     room = threading.Semaphore(window * BUFFERED_PARTS)
@@ -112,7 +111,7 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window
     firsts: dict[int, RepeatedKeyDetector] = {}
     try:
         for number, url in enumerate(urls):
-            firsts[number] = first_keys(url, account, reading)
+            firsts[number] = make_key_detector(url, account, reading)
             threads.submit(number)
         while firsts:
             number, part = item.get()
@@ -136,17 +135,17 @@ def as_they_come(urls: Sequence[str], account: Account, reading: Reading, window
 
 
 class ShardAhead(Input):
-    """The shard *url*, read by a thread that starts at once. The consumer reads the bytes of the tar, decompressed.
+    """The bytes of the shard *url*, decompressed, read by a thread that starts at once; the consumer takes them later.
 
     `memory`: bytes held until the consumer comes; further ones go to an unlinked file in `reading.tmpdir`. A plain file
     or a table is only opened, and left to the consumer. `reading.sums`: the checksums to compare.
-    `busy`: True until it is closed, or found to be a plain file or a table, which no thread reads.
+    `is_running`: True until it is closed, or found to be a plain file or a table, which no thread reads.
     """
 
     def __init__(self, url: str, account: Account, memory: int, reading: Reading) -> None:
         self.url = url
         self._sums = reading.sums
-        self.busy = True  # until it is closed, or found to be what no thread needs to read
+        self.is_running = True  # until it is closed, or found to be what no thread needs to read
         self._account = account
         self._buffer = SpillBuffer(memory, reading.tmpdir)
         self._changed = threading.Condition()
@@ -156,15 +155,15 @@ class ShardAhead(Input):
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def awaited(self) -> Input:
-        """Wait for the first bytes; return the stream to read: this one, or the stream of a plain file or table.
+    def wait_for_stream(self) -> Input:
+        """Wait for the first bytes; return the stream to read: this one, or for a plain file or table its own stream.
 
         If opening the shard failed, the first read raises that.
         """
         with self._changed:
             self._buffer.awaited = True
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
-        return self if self.busy or self._stream is None else self._stream
+        return self if self.is_running or self._stream is None else self._stream
 
     def readinto(self, view: memoryview, /) -> int:
         """Wait for bytes, and move up to `len(view)` of them into *view*; return their number, 0 at the end.
@@ -197,7 +196,7 @@ class ShardAhead(Input):
 
     def close(self) -> None:
         """Stop reading: cancel, wait up to 10 s for the thread if it will end, and close the shard."""
-        self.busy = False
+        self.is_running = False
         if self.cancel():
             self._thread.join(JOIN_SECONDS)
         if self._ended and self._stream is not None:
@@ -221,12 +220,12 @@ class ShardAhead(Input):
     def _read(self, stream: ShardStream) -> None:
         """Read *stream* into the buffer until its end or `cancel`, and close it. A plain file or table is not read."""
         if stream.file is not None or stream.is_table():
-            self.busy = False
+            self.is_running = False
             return
         with closing(stream):
             for chunk in chunks(stream):  # of many small ones the threads would only wait for each other
                 with self._changed:
-                    self._changed.wait_for(lambda: self._unwanted or not self._buffer.full)
+                    self._changed.wait_for(lambda: self._unwanted or not self._buffer.is_full)
                     if self._unwanted:
                         return
                     self._buffer.append(bytes(chunk))
@@ -236,9 +235,9 @@ class ShardAhead(Input):
 class SpillBuffer:
     """A queue of bytes: up to *memory* bytes in memory, further ones in an unlinked scratch file in *folder*.
 
-    `awaited`: set to True by the consumer once it reads. Before, `append` takes whatever is read. From then on the
-    queue is `full` at 4 MiB, all in memory but for what was spilled before. It has no lock: threads that share it bring
-    their own.
+    `awaited`: set to True by the consumer once it reads. Before, `append` takes all that is read. From then on the
+    queue is full (`is_full`) at 4 MiB, all in memory but for what was spilled before. It has no lock: threads that
+    share it bring their own.
     """
 
     def __init__(self, memory: int, folder: str | None) -> None:
@@ -256,7 +255,7 @@ class SpillBuffer:
         return self._held + self._written - self._read
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """True if the consumer reads and 4 MiB are waiting: the thread that appends should wait."""
         return self.awaited and self.size >= MAX_AWAITED_BYTES
 

@@ -19,7 +19,7 @@ from tartools.storage.split import SplitInput, archive_of, split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
 from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Need, Parsed, ScatteredGroup, Special
-from tartools.tar.compression import Decompressed, StoredBytes, decompressed
+from tartools.tar.compression import DecompressedStream, StoredBytes, decompress_stream
 from tartools.tar.groups import FOREIGN_PREFIX, MACOS_METADATA
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Reading(NamedTuple):
     that the table has, and read when they are asked for.
     `policy`: how the caller handles unusual shards.
     `sources`: number of data sets read at once; each keeps so many times fewer files open, and reads less ahead.
-    `alike`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
+    `uniform`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
     `sums`: the checksums with which the stored bytes of shards are compared; each shard is read from end to end then.
     `last_dot`: keys end at the last dot of names, not at the first: see `samples.lastdot`. It needs payloads.
     """
@@ -76,17 +76,17 @@ class Reading(NamedTuple):
     columns: Sequence[str] = ()
     policy: ShardPolicy = ShardPolicy()
     sources: int = 1
-    alike: bool = False
+    uniform: bool = False
     sums: Any = None  # ListedSums; a name in quotes would be compiled at the start
     last_dot: bool = False
 
-    def only(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
+    def with_need(self, need: Need, columns: Sequence[str] | None = None) -> "Reading":
         """Return a copy with another *need*, and with other *columns* if they are given."""
         return self._replace(need=need, columns=self.columns if columns is None else columns)
 
 
 class TableFound(NamedTuple):
-    """A table that stands in place of a tar stream. *copy* has its bytes, if its URL can't be read again, else None."""
+    """The content of an input that is a table, not a tar. *copy* has its bytes; None: its URL can be read again."""
 
     copy: io.BufferedReader | None
 
@@ -107,11 +107,11 @@ def read_samples(
     Raises TarFormatError and StorageError, with URL and byte offset, after the samples before the damage.
     """
     account = account or Account()
-    return each(read_batches(urls, account, reading or Reading()), account)
+    return iterate_samples(read_batches(urls, account, reading or Reading()), account)
 
 
-def one_by_one(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
-    """Yield the items of each of *shards* in turn; closing this closes the current one."""
+def chain_shards(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
+    """Yield the items of each of *shards* (iterators), one after the other; closing this closes the current one."""
     for shard in shards:
         yield from shard
 
@@ -123,24 +123,24 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
     the damage.
     """
     check_shards(urls, account)
-    return one_by_one(shard_batches(url, account, reading) for url in urls)
+    return chain_shards(shard_batches(url, account, reading) for url in urls)
 
 
-def counted(batches: Iterable[Counted], account: Account, *, written: bool = False) -> Iterator[Counted]:
+def count_samples(batches: Iterable[Counted], account: Account, *, written: bool = False) -> Iterator[Counted]:
     """Yield *batches*, of samples or of rows that list them; count their samples in *account* as read.
 
     With *written*, count them as written, too.
     """
-    with closing_upstream(batches):
+    with close_at_end(batches):
         for batch in batches:
             account.samples_in += len(batch)
             account.samples_out += len(batch) if written else 0
             yield batch
 
 
-def each(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
+def iterate_samples(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
     """Yield the samples of *batches* one by one, and count each as read in *account*."""
-    with closing_upstream(batches):
+    with close_at_end(batches):
         for batch in batches:
             for sample in batch:
                 account.samples_in += 1
@@ -148,8 +148,8 @@ def each(batches: Iterable[Batch], account: Account) -> Iterator[Sample]:
 
 
 @contextmanager
-def closing_upstream(samples: Iterable[object]) -> Iterator[None]:
-    """Context manager: close *samples*, if it is a generator, at the end; with it the stages that it reads from."""
+def close_at_end(samples: Iterable[object]) -> Iterator[None]:
+    """At the end of the body of `with`, close *samples*, if it is a generator, and the stages that it reads from."""
     try:
         yield
     finally:
@@ -186,7 +186,7 @@ def shard_batches(
     `stream`: its open stream, if there is one; it is closed at the end, or when the generator is closed.
     `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
     where a sample must begin (None: at the end).
-    `first`: detector that gets the keys of the first samples; None: a new one, which warns of keys that return later.
+    `first`: detects repeated keys among the first samples; None: a new detector, which warns of them in *account*.
     Raises: TarFormatError with advice; StorageError, also if the file has changed, or is compressed against the policy.
     """
     with closing(stream or ShardStream(url, account, sums=reading.sums)) as opened:
@@ -204,9 +204,10 @@ def shard_batches(
 
 
 def explain_damage(error: TarFormatError, url: str, stream: Input) -> None:
-    """Add to the message of *error*, of reading *stream*, the bytes of *url*: the part of an archive that was split.
+    """Add to the message of *error*, of reading *stream*, where in an archive of several parts the damage is.
 
-    For a part that was named alone: advice to name all parts.
+    *url*: of the shard. Only for an archive that was split, whose parts are read as one input; for a part that was
+    named alone: advice to name all parts.
     """
     if name_part := getattr(stream, "name_part", None):
         name_part(error)
@@ -221,7 +222,7 @@ def _require_samples_only(url: str, reading: Reading) -> None:
 
 
 def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
-    """Return the contents of *stream*, the bytes of *url*: one `TableFound`, or the parts of a tar in order.
+    """Return the contents of *stream*, the bytes of *url*: one `TableFound`, or the parts of a tar archive in order.
 
     Parts are groups of members (samples), special members, and `tar.ARCHIVE_END`: see `tar.read_members`. *begin* and
     *until*: the bytes of a plain file from which and up to which it is read.
@@ -229,9 +230,9 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
     if isinstance(stream, ShardStream) and stream.is_table():
         if reading.sums is not None:
             raise StorageError("checksums of a table's shards are not compared; name the shards themselves", url=url)
-        from tartools.storage.scratch import copied  # of most inputs none is made
+        from tartools.storage.scratch import copy_to_scratch  # of most inputs none is made
 
-        table = TableFound(None if storage.is_seekable(url) else copied(stream))
+        table = TableFound(None if storage.is_seekable(url) else copy_to_scratch(stream))
         stream.close()
         return iter([table])
 
@@ -245,19 +246,19 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
         url=url,
         scratch=scratch,
         need=reading.need,
-        alike=reading.alike,
+        uniform=reading.uniform,
         lax=reading.strictness.lax,
         begin=begin,
         until=until,
     )
 
 
-def first_keys(url: str, account: Account, reading: Reading) -> RepeatedKeyDetector:
+def make_key_detector(url: str, account: Account, reading: Reading) -> RepeatedKeyDetector:
     """Return a new detector of keys that return later in the shard *url*; it warns of them in *account*.
 
     It does nothing if the policy of *reading* ignores repeated keys.
     """
-    first = RepeatedKeyDetector(lambda key: account.comes_back(key, url))
+    first = RepeatedKeyDetector(lambda key: account.record_returning_key(key, url))
     if reading.policy.ignore_repeated_keys:
         first.left = 0
     return first
@@ -275,7 +276,7 @@ def batches_of(
     if reading.last_dot:
         from tartools.samples.lastdot import cut_at_last_dot
 
-    first = first or first_keys(url, account, reading)
+    first = first or make_key_detector(url, account, reading)
     shard = archive_of(url)
     after_end = False
     for part in parts:
@@ -297,7 +298,7 @@ def batches_of(
 
             _require_samples_only(url, reading)
             options = reading.need, reading.tmpdir, reading.columns, reading.sources
-            batches = tables.table_batches(url, part.copy or seekable.reading(url), account, *options)
+            batches = tables.table_batches(url, part.copy or seekable.open_as_file(url), account, *options)
             if reading.last_dot:
                 batches = chain.from_iterable(map(cut_at_last_dot, batches))
             yield from batches
@@ -316,7 +317,7 @@ def _report(special: Special, url: str, account: Account, reading: Reading) -> N
     elif special.kind == MACOS_METADATA:
         account.macos_metadata += 1
     elif not reading.strictness.skip_special:
-        account.special(f"{shown(url)}: {printable(special.name)}", special.kind)
+        account.report_special(f"{shown(url)}: {printable(special.name)}", special.kind)
 
 
 # ---- one shard: opened, counted, decompressed, and in commands read by a forked process ----
@@ -326,8 +327,8 @@ class ShardStream:
     """The tar stream of the shard *url*, decompressed. The only place that counts the bytes read, in *account*.
 
     `opened`: an open input to read in place of *url*. `sums`: the list with which its checksum is compared, once it has
-    been read to its end. In a command, a forked process decompresses the shard once that
-    pays. Until it is closed, *account* watches that a file does not change.
+    been read to its end; None: no checksum. In a command, a forked process decompresses a large shard.
+    Until it is closed, *account* watches that a file does not change.
     `compressed`: True once a compression was found. `file`, `start`: the open plain file of an uncompressed shard, and
     the byte in it where the stream begins; `file` is None for other inputs.
 
@@ -346,7 +347,7 @@ class ShardStream:
         if sums is not None and self._parts is not None:
             self._parts.compare_with(sums)
         elif sums is not None:
-            self._hashed = sums.hashed(url, self._input)
+            self._hashed = sums.hash_input(url, self._input)
             self._input = self._hashed or self._input
         self._stored: StoredBytes | None = StoredBytes(self._input)
         self._url = url
@@ -372,8 +373,8 @@ class ShardStream:
         if self._stream is not None:
             return self._stream
         assert self._stored is not None
-        self._stream = decompressed(self._stored, self._url)
-        self.compressed = type(self._stream) is Decompressed
+        self._stream = decompress_stream(self._stored, self._url)
+        self.compressed = type(self._stream) is DecompressedStream
         fileno = getattr(self._input, "fileno", None)  # remote objects have no descriptor
         if self.compressed and fileno is not None and is_command():
             from tartools.shards.forks import ForkedStream  # most inputs are plain files
@@ -430,7 +431,10 @@ class ShardStream:
             self._parts = None
 
     def part_place(self, byte: int) -> str:
-        """Return a phrase with the part that has *byte* of the tar; "" unless the archive was split and is plain."""
+        """Return a phrase with the part that has *byte* of the tar, of an archive that was split, uncompressed.
+
+        "" for any other shard.
+        """
         return "" if self._parts is None or self.compressed else self._parts.describe(byte)
 
     def check(self) -> None:

@@ -16,7 +16,7 @@ from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.shards import shardrows
 from tartools.shards.passes import Answer, ItemSource, Outputs, Pass, PassInputs, Result, Sorter, Watch
-from tartools.shards.reading import Reading, closing_upstream, counted
+from tartools.shards.reading import Reading, close_at_end, count_samples
 from tartools.shards.writing import Batches, Destination, SampleWriter, write_batches
 from tartools.storage.checks import changed_error
 from tartools.tables import schema
@@ -56,7 +56,7 @@ class RowPass(Pass[int]):
         Returns the range of row numbers of each group.
         """
         indexing = shardrows.Indexing(self.reading, self.max_workers)
-        self._rows, ranges = shardrows.row_inputs_apart(groups, self.account, indexing)
+        self._rows, ranges = shardrows.row_inputs_with_ranges(groups, self.account, indexing)
         return ranges
 
     # ---- outputs ----
@@ -68,14 +68,14 @@ class RowPass(Pass[int]):
         return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer, self._outputs.sums)
 
     def _shard_writer(self, destination: Destination) -> SampleWriter:
-        reading = self.reading.only(Need.PLACES)
+        reading = self.reading.with_need(Need.PLACES)
         return shardrows.RowWriter(destination, shardrows.reader_of_rows(self.rows(), self.account, reading))
 
     # ---- the verbs ----
 
     def copy(self) -> None:
         """Write all rows, in order, to the only output; count their samples as read and written."""
-        write_batches(counted(self.batches(), self.account), self._only_destination(), self.account)
+        write_batches(count_samples(self.batches(), self.account), self._only_destination(), self.account)
 
     def items(self, by_shard: bool) -> Iterator[Iterator[int]]:
         """Return iterators of row numbers: one for each table, and one for each shard if *by_shard*.
@@ -101,7 +101,10 @@ class RowPass(Pass[int]):
         write_batches(batches, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write all rows in the order of *sorter*: by columns that have the values, else by values of the samples."""
+        """Write all rows, in the order of *sorter*, to the only output.
+
+        They are sorted by columns that have the values, else by values that are read from the samples.
+        """
         if sorter.needs_values:
             self.snapshot.take()
         rows = self.rows()
@@ -140,7 +143,7 @@ class RowPass(Pass[int]):
         self.snapshot.take()
         self.snapshot.samples = rows.rows
         quiet = Account(lambda _: None)  # what is to be said of the shards was said when they were indexed
-        with closing_upstream(reread := self._checked(self.read(quiet, reading))):
+        with close_at_end(reread := self._check_snapshot(self.read(quiet, reading))):
             all_values = chain.from_iterable(map(answers, reread))
             for row_batch in shardrows.all_rows(rows):
                 values = list(islice(all_values, len(row_batch)))

@@ -10,7 +10,7 @@ from tartools.errors import SampleError, StorageError, UsageError, several
 from tartools.samples.account import Account
 from tartools.shards.numbering import PartNames, check_numbered, existing_shards, replace_set
 from tartools.shards.writing import Batches, BatchWriter, Destination
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.pool import Threads
 from tartools.storage.url import Url
 
@@ -62,8 +62,8 @@ class Series:
         self._threads: Threads[Callable[[], None], None] = Threads(max(syncing, 1))
 
     @property
-    def done(self) -> bool:
-        """True if the maximal number of shards is full: further samples are not written."""
+    def is_full(self) -> bool:
+        """True if the maximal number of shards is written, so that no further sample is taken."""
         return self.shards == self._limits.shards
 
     def write(self, batch: Batches, first: int, last: int) -> Iterator[str]:
@@ -72,20 +72,20 @@ class Series:
         Yields the URL of each shard that has appeared under its name meanwhile. Counts the samples that it takes as
         read and written; one that shows that the last shard is full, as left out.
         """
-        while first < last and not self.done:
-            share = min(self._fitting(batch, first), last - first)
+        while first < last and not self.is_full:
+            share = min(self._count_fitting(batch, first), last - first)
             if self.writer is not None and not share:
-                yield from self._turn()
-                if self.done:  # the sample that did not fit has been read
+                yield from self._end_shard()
+                if self.is_full:  # the sample that did not fit has been read
                     self._account.samples_in += 1
                     self._account.left_out += 1
                 continue
             writer = self._write(batch, first, first + share)
             first += share
             if writer.samples == self._limits.samples(self.shards):
-                yield from self._turn()
+                yield from self._end_shard()
 
-    def _turn(self) -> Iterator[str]:
+    def _end_shard(self) -> Iterator[str]:
         """End the current shard, and commit full shards that need not wait for the disk; yield the URL of each.
 
         Of local shards up to *syncing* stay uncommitted. A remote one is committed at once: its upload takes memory
@@ -105,7 +105,7 @@ class Series:
             writer.commit()
             self._failed = False
             self._full.popleft()
-            self._account.bytes_out += writer.written
+            self._account.bytes_out += writer.bytes_written
             self._last = writer.url
             yield writer.url
 
@@ -147,14 +147,14 @@ class Series:
     def _write(self, batch: Batches, first: int, last: int) -> BatchWriter:
         """Write samples *first* to *last* (exclusive) of *batch* to the current or a new shard; return its writer."""
         if self.writer is None:
-            with deferred_signals():
+            with defer_signals():
                 self.writer = self._destination(self.shards).writer()
         self._account.samples_in += last - first
         self.writer.write_batch(batch, first, last)
         self._account.samples_out += last - first
         return self.writer
 
-    def _fitting(self, batch: Batches, first: int) -> int:
+    def _count_fitting(self, batch: Batches, first: int) -> int:
         """Return how many samples of *batch*, from number *first* on, fit into the current shard, or else a new one.
 
         0 if the current shard is full; a new one takes at least one sample.
@@ -162,7 +162,7 @@ class Series:
         fitting = len(batch) - first
         writer, limits = self.writer, self._limits
         if limits.size:
-            room = tar.room_in(limits.size) - (writer.size if writer else 0)
+            room = tar.capacity_of_archive(limits.size) - (writer.size if writer else 0)
             fitting = min(fitting, max(batch.count_fitting(first, room), 0 if writer else 1))
         count = limits.samples(self.shards)
         if count is not None:
@@ -174,7 +174,7 @@ class Series:
 
 
 class Spread(NamedTuple):
-    """*total* samples spread evenly over *shards* shards, in order: their numbers of samples differ by at most one."""
+    """An even division of *total* samples among *shards* shards, in order: numbers of samples differ by at most one."""
 
     total: int
     shards: int
@@ -182,15 +182,15 @@ class Spread(NamedTuple):
     def samples(self, k: int) -> int:
         """Return the number of samples for shard *k*, from 0 on. Raises SampleError if *k* is behind the last shard."""
         if k >= self.shards:
-            raise self.changed("more")
+            raise self.changed_error("more")
         return self.total // self.shards + (k < self.total % self.shards)
 
-    def changed(self, now: str) -> SampleError:
+    def changed_error(self, now: str) -> SampleError:
         """Return the error of an input that had `total` samples when counted, and now has *now* ("more" or "fewer")."""
         return SampleError(f"the input has changed: there were {self.total} samples when they were counted, now {now}")
 
 
-def other_samples() -> SampleError:
+def input_changed_error() -> SampleError:
     """Return the error of an input whose keys or values have changed since they were counted."""
     return SampleError("the input has changed: keys or values differ from those counted before")
 
@@ -215,9 +215,9 @@ class PartOutputs(NamedTuple):
 class PartShards:
     """The shards of all parts: checks their names, begins a series of shards for each, and reports at the end.
 
-    `parts`: the parts that are known in advance; their outputs are checked now, those of other parts when they begin. A
-    run without parts has one, named "". `urls`: the inputs of the run, none of which is overwritten. `account`: counts
-    samples and bytes, and gets the report.
+    `outputs`: the options. `parts`: the parts that are known in advance; their outputs are checked now, those of other
+    parts when they begin. A run without parts has one, named "". `urls`: the inputs of the run, none of which is
+    overwritten. `account`: counts samples and bytes, and gets the report.
     Raises: UsageError for a part that can't be in a name; StorageError if an output exists that may not be replaced.
     """
 
@@ -239,7 +239,7 @@ class PartShards:
 
     def _check_outputs(self, part: str) -> None:
         """Find existing shards of *part*. Raise StorageError if one may not be replaced, or is an input."""
-        names = self._outputs.names.of(part)
+        names = self._outputs.names.numbering_of(part)
         if self._outputs.names.single:
             is_present = Url(names.name(0)).scheme != "pipe" and storage.exists(names.name(0))
             self._old[part] = {0: names.name(0)} if is_present else {}
@@ -247,8 +247,8 @@ class PartShards:
             self._old[part] = existing_shards(names)
         check_numbered(names, self._first, self._old[part], self._urls, self._outputs.force)
 
-    def spread(self, counts: Mapping[str, int]) -> None:
-        """Set the number of samples for each part from *counts*, to be spread evenly over its shards.
+    def set_counts(self, counts: Mapping[str, int]) -> None:
+        """Set how many samples each part has, from *counts*, to spread them evenly over its shards.
 
         Raises: SampleError if a part has fewer samples than shards.
         """
@@ -269,9 +269,9 @@ class PartShards:
         outputs, limits = self._outputs, self._outputs.limits
         if outputs.even:
             if part not in self._spreads:
-                raise other_samples()
+                raise input_changed_error()
             limits = limits._replace(samples=self._spreads[part].samples)
-        names, syncing = outputs.names.of(part), 0 if part else MAX_SYNCING_SHARDS
+        names, syncing = outputs.names.numbering_of(part), 0 if part else MAX_SYNCING_SHARDS
 
         def shard(k: int) -> Destination:
             return destination(names.name(self._first + k))
@@ -279,8 +279,8 @@ class PartShards:
         self._series[part] = Series(shard, limits, self._account, syncing)
         return self._series[part]
 
-    def settle(self, noun: str) -> None:
-        """At the end: report samples and shards of each part, then remove shards of an earlier run, if forced.
+    def report_and_prune(self, noun: str) -> None:
+        """At the end: report samples and shards of each part; then, if forced, remove shards of an earlier run.
 
         `noun`: plural of "part" for a report of many, in which there are only totals.
         Raises: SampleError if a part has fewer samples than were spread.
@@ -289,7 +289,7 @@ class PartShards:
         for part, spread in self._spreads.items():
             count = self._series[part].samples if part in self._series else 0
             if count < spread.total and (limits.shards is None or limits.shards >= spread.shards):
-                raise spread.changed("fewer")
+                raise spread.changed_error("fewer")
         if not account.samples_in:
             account.warn("no samples in the input; no shards written")
         elif "" not in self._series:
@@ -299,7 +299,7 @@ class PartShards:
             written = self._series[part].shards if part in self._series else 0
             if not (self._outputs.names.single and written):
                 span = range(self._first, self._first + written)
-                replace_set(self._outputs.names.of(part), span, until, old, account, bool(account.samples_in))
+                replace_set(self._outputs.names.numbering_of(part), span, until, old, account, bool(account.samples_in))
 
     def _report(self, noun: str) -> None:
         """Put lines on each part before the lines of the report: samples and shards; one with totals for over 20 parts.

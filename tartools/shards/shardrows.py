@@ -1,6 +1,6 @@
 """The rows of samples in many shards and tables: the content of a table of them.
 
-Where shards have changed, a table is made anew (`updated_rows`): the rows of all others are taken over.
+Where shards have changed, a table is made anew (`update_rows`): the rows of all others are taken over.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tartools import storage
 from tartools.errors import UsageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
-from tartools.samples.values import no_sample_has
+from tartools.samples.values import absent_field_error
 from tartools.shards.reading import Reading, ShardPolicy, check_shards
 from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
@@ -100,10 +100,10 @@ def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> Row
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
     and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
     """
-    return row_inputs_apart([urls], account, indexing)[0]
+    return row_inputs_with_ranges([urls], account, indexing)[0]
 
 
-def row_inputs_apart(
+def row_inputs_with_ranges(
     sources: Sequence[Sequence[str]], account: Account, indexing: Indexing
 ) -> tuple[RowInputs, list[range]]:
     """Return (rows, ranges): rows that list the samples of all *sources*, and the range of row numbers of each source.
@@ -126,7 +126,9 @@ def row_inputs_apart(
 def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, indexing: Indexing) -> list[RowInputs]:
     """Return the rows of the samples of each of *sources*, lists of URLs; they share one catalog of shards.
 
-    Raises: see `row_inputs`.
+    Shards are read and indexed now. The caller counts the samples in *account* as it takes the rows.
+    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
+    and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -143,7 +145,7 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
             if is_table:
                 for url in group:
                     table = TablePart(url, catalog)
-                    if column := lacking_column(table, indexing.facts):
+                    if column := missing_column(table, indexing.facts):
                         reason = f"this table has no column {column!r}; name its shards, to look into samples"
                         raise UsageError(reason, url=url)
                     parts.append(table)
@@ -172,9 +174,9 @@ def shard_versions(urls: Sequence[str]) -> dict[str, str]:
 
 
 def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
-    """Raise UsageError if one of the URLs in *looked* is a table.
+    """Raise UsageError if one of the probed URLs is a table.
 
-    `looked`: probes by URL. `why`: end of the message "this is a table, and ...".
+    `looked`: URL -> its probe. `why`: end of the message "this is a table, and ...".
     """
     for url, probe in looked.items():
         if probe.first == schema.PARQUET_MAGIC:
@@ -189,12 +191,12 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
     no samples.
     Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard; what reading raises.
     """
-    facts = indexing.facts.of if indexing.facts.any else None
+    facts = indexing.facts.facts_of if indexing.facts.has_facts else None
 
     def work(task: ShardTask[None]) -> Iterator[bytes]:
-        return rows.blocks(task.batches, facts)
+        return rows.pack_rows(task.batches, facts)
 
-    reading = indexing.reading._replace(need=Need.FIELDS, policy=ShardPolicy(reject_compressed=True), alike=True)
+    reading = indexing.reading._replace(need=Need.FIELDS, policy=ShardPolicy(reject_compressed=True), uniform=True)
     max_workers = min(indexing.max_workers, DEFAULT_WORKERS)
     return outputs(gather(urls, account, reading, work, max_workers=max_workers))
 
@@ -204,14 +206,14 @@ def index_shards(
 ) -> RowSpool:
     """Read the shards *urls* and return a row for each sample, in order.
 
-    `looked`: probes by URL, with the versions. `catalog`: gets the shards, whose numbers in it are in the rows.
+    `looked`: URL -> its probe, with the version. `catalog`: gets the shards, whose numbers in it are in the rows.
     `account`: gets reports of members that are no samples; the caller counts the samples. `indexing`: how the shards
     are read, and the facts for further columns.
 
     Raises: StorageError if a shard changes meanwhile, or has no version.
     """
     versions = {url: looked[url].require_version(url) for url in urls}
-    spool = RowSpool(indexing.facts.known, versions, catalog, indexing.reading.tmpdir)
+    spool = RowSpool(indexing.facts.named_columns, versions, catalog, indexing.reading.tmpdir)
     with closing(blocks_of_shards(urls, account, indexing)) as blocks:
         for block in blocks:
             spool.add(block)
@@ -219,9 +221,9 @@ def index_shards(
     return spool
 
 
-def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
+def missing_column(table: TablePart, facts: TableFacts) -> str | None:
     """Return the name of the first column for *facts* that *table* lacks; None if it has all of them."""
-    columns = [name for name, _ in facts.known]
+    columns = [name for name, _ in facts.named_columns]
     if facts.measured:
         fields = schema.fields_of(table.schema)
         columns += [name for field in fields for name, _ in fact_columns(field, facts.measured)]
@@ -231,9 +233,8 @@ def lacking_column(table: TablePart, facts: TableFacts) -> str | None:
 def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
     """Raise SampleError if *facts* name a field, or a value inside JSON, that no sample of the indexed shards has.
 
-    *inputs*: with these shards.
-
-    Does nothing if no shard was indexed, or if the shards have no samples.
+    *inputs*: the rows, with a value in each column. Nothing is checked without an indexed shard, or if the shards have
+    no samples.
     """
     spools = [part for part in inputs.parts if isinstance(part, RowSpool) and part.rows]
     if spools:
@@ -242,7 +243,7 @@ def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
         empty = set.intersection(*(set(spool.empty_columns) for spool in spools))
         for column in facts.columns:
             if column.path and column.name in empty:
-                raise no_sample_has(column.name, fields)
+                raise absent_field_error(column.name, fields)
 
 
 def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
@@ -320,7 +321,7 @@ class Update(NamedTuple):
 
     `inputs`: the rows of the old table, then those of the shards read anew.
     `rows`: row numbers in *inputs*, in the order of the new table.
-    `taken`, `read`, `dropped`: numbers of shards: taken over from the old table, read anew, and no longer named.
+    `taken`, `read`, `dropped`: how many shards were taken over from the old table, read anew, and are no longer named.
     """
 
     inputs: RowInputs
@@ -330,7 +331,7 @@ class Update(NamedTuple):
     dropped: int
 
 
-def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
+def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
     """Return the rows for an update of the table *old*: the rows of the shards *urls*, in this order.
 
     If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists all
@@ -345,17 +346,17 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     if len(schema.sets_in(table.schema.names)) > 1:
         raise UsageError(JOINED_UPDATE, url=old)
     runs_by_number = whole_shards(table)
-    before = {same_name(url): url for url in catalog.urls}
+    before = {canonical_shard(url): url for url in catalog.urls}
     if not urls:
         urls = [url for url in before.values() if storage.exists(url)]
-    names = [same_name(url) for url in urls]
+    names = [canonical_shard(url) for url in urls]
     counts = Counter(names)
     if twice := next((url for url, name in zip(urls, names, strict=True) if counts[name] > 1), None):
         raise UsageError("named twice, which --update does not allow", url=twice)
     looked = probe_all(urls)
     check_no_tables(looked, "--update takes shards")
-    versions = {(same_name(url), catalog.versions[number]): number for number, url in enumerate(catalog.urls)}
-    fits = not lacking_column(table, indexing.facts)
+    versions = {(canonical_shard(url), catalog.versions[number]): number for number, url in enumerate(catalog.urls)}
+    fits = not missing_column(table, indexing.facts)
     runs_by_url: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):
         number = versions.get((name, looked[url].version)) if looked[url].version is not None else None
@@ -377,8 +378,8 @@ def updated_rows(urls: Sequence[str], old: str, account: Account, indexing: Inde
     return Update(inputs, positions, len(urls) - len(changed), len(changed), dropped)
 
 
-def same_name(url: str) -> str:
-    """Return the absolute path of a local shard, or the URL of a remote one: the same for all names of one shard."""
+def canonical_shard(url: str) -> str:
+    """Return a text that is equal for all names of one shard: the absolute path if it is local, else its URL."""
     return os.path.abspath(url.removeprefix("file:")) if Url(url).is_local else str(url)
 
 

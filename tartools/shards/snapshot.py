@@ -70,9 +70,9 @@ class Snapshot:
         return self._copies[at].open() if at in self._copies else None
 
     def check(self, samples: int | None = None) -> None:
-        """Raise StorageError if an input has changed since `take`, or the number *samples* is not `self.samples`.
+        """Raise StorageError if an input has changed since `take`, or if *samples*, a count, is not `self.samples`.
 
-        Without `take`, versions are not compared; numbers only if both are known.
+        Without `take`, versions are not compared; the counts only if neither is None.
         """
         if self._versions is not None:
             from tartools.storage.checks import check_unchanged

@@ -32,16 +32,16 @@ from tartools.shards.forks import MAX_FORKS, Fork, can_fork, write_all
 from tartools.shards.reading import (
     Reading,
     ShardStream,
+    chain_shards,
     check_shards,
-    closing_upstream,
-    first_keys,
-    one_by_one,
+    close_at_end,
+    make_key_detector,
     shard_batches,
 )
-from tartools.storage.streams import FileVersion, changed
+from tartools.storage.streams import FileVersion, changed_input_error
 from tartools.tables import schema
 from tartools.tar import compression, reader, runs
-from tartools.tar.rescan import Cut, find_cut
+from tartools.tar.rescan import Boundary, find_boundary
 
 DEFAULT_WORKERS = 4  # by default; more would wait for this process, which gathers what they make
 PART_BYTES = 32 << 20  # bytes of a part of a shard; for an input of less than two, no worker is started
@@ -56,22 +56,22 @@ Result = TypeVar("Result")
 
 
 class ShardPart(NamedTuple):
-    """A part of a shard: bytes *begin* up to *cut* of *url*, input *number* (index); without *cut*, up to its end.
+    """A part of a shard for one task: bytes *begin* up to the boundary *cut* of *url*; None: up to its end.
 
-    `version`: that of the file when it was cut up; None for a whole shard.
+    *number*: index of the input. `version`: that of the file when it was cut up; None for a whole shard.
     """
 
     number: int
     url: str
     begin: int = 0
-    cut: Cut | None = None
+    cut: Boundary | None = None
     version: FileVersion | None = None
 
 
 class TaskPlan(NamedTuple):
-    """A task that has not been started: a part of one large shard, or several shards. *number*: its index.
+    """A task that has not been started: the *parts* that it reads, one of a large shard or several shards.
 
-    `forkable`: True if a worker may do it, False if only this process may.
+    *number*: its index among the tasks. `forkable`: True if a worker may do it, False if only this process may.
     """
 
     number: int
@@ -103,7 +103,7 @@ class ShardTask(Generic[Result]):
         self.parts = parts
         self.in_worker = in_worker
         self.shards = ((part, read(part)) for part in parts)
-        self.batches = one_by_one(batches for _, batches in self.shards)
+        self.batches = chain_shards(batches for _, batches in self.shards)
         self.output: Iterator[bytes] = iter(())
         self.result: Result = None  # type: ignore[assignment]  # until the work sets it
 
@@ -129,7 +129,7 @@ def gather(
     """Yield the tasks of *work* over the samples of *urls*, in order. Take the output of each, then its result.
 
     `work(task)`: reads the samples of the task, counts them in *account*, returns an iterator of output bytes, and sets
-    `task.result`. In a worker it may raise RestartError. `max_workers`: the most workers at a time; below 2, this
+    `task.result`. In a worker it may raise RestartError. `max_workers`: limit of workers at a time; below 2, this
     process does everything as one task. `remote`: they read remote shards, too: only for work without output. `plain`:
     they do not read compressed shards. All local files are checked before this returns a generator; close it.
 
@@ -151,7 +151,7 @@ def gather_here(batches: Iterator[Batch], work: Work[Result]) -> Tasks[Result]:
     """
     task: ShardTask[Result] = ShardTask(0, [ShardPart(0, "")], lambda _: batches)
     task.output = iter(work(task))
-    with closing_upstream(task.output):
+    with close_at_end(task.output):
         yield task
         _take_all(task.output)
 
@@ -169,7 +169,7 @@ def _import_numpy(url: str) -> None:
     """Import numpy before workers are forked, which need it if the shard *url* has small members."""
     with closing(storage.open_read(url)) as stream:
         if stream.file is not None and reader.is_dense(stream.file, 0):
-            runs.imported()
+            runs.import_numpy()
 
 
 # ---- the plan ----
@@ -199,14 +199,13 @@ def _share_out(
     Large files are cut up, unless *uncut*; small shards are put together up to 32 MiB. *max_workers*: remote shards are
     put together for so many. *remote*: workers may read remote shards. *plain*: they do not read compressed ones.
     """
-    remote_size = -(
-        -PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers))
-    )  # assumed: a request takes time
+    # assumed for a remote shard, whose size is unknown: a request takes time
+    remote_size = -(-PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers)))
     part_size = (4 if remote else 2) * PART_BYTES  # of a large file; its output must be less than MAX_OUTPUT_BYTES
     small: list[ShardPart] = []
     small_bytes = 0
     for number, url in enumerate(urls):
-        is_remote = remote and len(urls) > 1 and storage.is_far(url)
+        is_remote = remote and len(urls) > 1 and storage.is_stored_object(url)
         size = remote_size if is_remote else storage.plain_size(url)
         if size is not None and plain and is_compressed_file(url):
             size = None
@@ -239,7 +238,8 @@ def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPa
             return
         version = FileVersion.of(file)
         begin, size = 0, os.fstat(file.fileno()).st_size
-        while begin + 2 * part_size < size and (cut := find_cut(partial(os.pread, file.fileno()), begin + part_size)):
+        read = partial(os.pread, file.fileno())
+        while begin + 2 * part_size < size and (cut := find_boundary(read, begin + part_size)):
             yield [ShardPart(number, url, begin, cut, version)], True
             begin = cut.offset
         yield [ShardPart(number, url, begin, None, version)], True
@@ -251,8 +251,8 @@ def is_compressed_file(url: str) -> bool:
         return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None
 
 
-def rest_of_input(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
-    """Return a plan of one task for *plan* and all tasks after it: from its first byte to the end of *urls*.
+def remaining_plan(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
+    """Return a plan of one task that does *plan* and all tasks after it: from its first byte to the end of *urls*.
 
     Only the first part of a task can begin inside a shard, and only the last can end there: it is read to the end of
     its shard instead. It is for the process that gathers.
@@ -297,10 +297,10 @@ class _Gathering(Generic[Result]):
         try:
             for plan, worker in self._start_ahead(plans):
                 if not plan.forkable:
-                    yield from self._do_here(plan)
+                    yield from self._do_task_here(plan)
                 elif worker is None or not (yield from self._take_over(plan, worker)):
                     self._kill_workers()
-                    yield from self._do_here(rest_of_input(plan, self._urls))
+                    yield from self._do_task_here(remaining_plan(plan, self._urls))
                     return
         finally:
             self._kill_workers()
@@ -330,11 +330,11 @@ class _Gathering(Generic[Result]):
             if worker is not None:
                 worker.close()
 
-    def _do_here(self, plan: TaskPlan) -> Iterator[ShardTask[Result]]:
-        """Yield the task of *plan*, done in this process; then take the output that the consumer has left."""
-        task: ShardTask[Result] = ShardTask(plan.number, plan.parts, partial(self._read, first_of=self._first_keys))
+    def _do_task_here(self, plan: TaskPlan) -> Iterator[ShardTask[Result]]:
+        """Do the task of *plan* in this process: yield it, and then take the output that the consumer has left."""
+        task: ShardTask[Result] = ShardTask(plan.number, plan.parts, partial(self._read, first_of=self._detector_for))
         task.output = iter(self._work(task))
-        with closing_upstream(task.output):
+        with close_at_end(task.output):
             yield task
             _take_all(task.output)
 
@@ -344,21 +344,21 @@ class _Gathering(Generic[Result]):
         Raises: StorageError that the worker met at a server, which this process would meet, too.
         """
         with closing(worker), io.BufferedReader(worker.pipe, OUTPUT_READ_BYTES) as file:
-            header = _header(file)
+            header = _read_header(file)
             if header is None:
                 return False
             if "failure" in header:
                 raise StorageError(header["failure"], url=header["url"], offset=header["offset"])
             task: ShardTask[Result] = ShardTask(plan.number, plan.parts, lambda _: iter(()))
-            task.output, task.result = self._received(plan, header, file), header["result"]
+            task.output, task.result = self._receive(plan, header, file), header["result"]
             yield task
             _take_all(task.output)
             return True
 
-    def _received(self, plan: TaskPlan, header: dict[str, Any], file: IO[bytes]) -> Iterator[bytes]:
-        """Yield the output of the task of *plan*, behind *header* in *file*; then add the worker's counts and keys.
+    def _receive(self, plan: TaskPlan, header: dict[str, Any], file: IO[bytes]) -> Iterator[bytes]:
+        """Yield the output that a worker sends for the task of *plan*; then add its counts and keys to ours.
 
-        Raises: StorageError if the worker was killed.
+        *file*: its pipe, behind the *header*. Raises: StorageError if the worker was killed.
         """
         for size in header["sizes"]:
             output = file.read(size)
@@ -369,15 +369,15 @@ class _Gathering(Generic[Result]):
             yield output
         self._account.add(header["counts"])
         for part, (keys, ended) in zip(plan.parts, header["keys"], strict=True):
-            first = self._first_keys(part)
+            first = self._detector_for(part)
             first.add(keys)
             if ended:
                 first.left = 0
 
-    def _first_keys(self, part: ShardPart) -> RepeatedKeyDetector:
-        """Return the detector of repeated keys for the shard of *part*; the parts before it have been gathered."""
+    def _detector_for(self, part: ShardPart) -> RepeatedKeyDetector:
+        """Return the detector of repeated keys for the shard of *part*, which has the keys of its earlier parts."""
         if self._first is None or not part.begin:
-            self._first = first_keys(part.url, self._account, self._reading)
+            self._first = make_key_detector(part.url, self._account, self._reading)
         return self._first
 
     def _read(self, part: ShardPart, first_of: Callable[[ShardPart], RepeatedKeyDetector]) -> Iterator[Batch]:
@@ -407,7 +407,7 @@ class _Gathering(Generic[Result]):
         try:
             output = _collect_output(self._work(task))
         except StorageError as error:
-            if reports or not storage.is_far(error.url):
+            if reports or not storage.is_stored_object(error.url):
                 raise
             header: dict[str, object] = {"failure": error.message, "url": error.url, "offset": error.offset}
         else:
@@ -429,7 +429,7 @@ def _take_all(output: Iterator[bytes]) -> None:
         pass
 
 
-def _header(file: IO[bytes]) -> dict[str, Any] | None:
+def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
     """Return the header that a worker writes first to its pipe, read from *file*; None if it failed or was killed.
 
     It has "result", "counts", "sizes" (bytes of each output) and "keys", or else "failure", "url" and "offset".
@@ -455,7 +455,7 @@ def _collect_output(output: Iterable[bytes]) -> list[bytes]:
 
 
 class _ListedKeys(RepeatedKeyDetector):
-    """Lists the first *keys* of a part of a shard, which the parent process compares with the keys of earlier parts.
+    """A `RepeatedKeyDetector` for a worker: lists the first *keys* of a part of a shard, which the parent compares.
 
     *joined*: the caller joins samples of one key, so that repeated keys are not reported: no keys are listed.
     """
@@ -478,15 +478,15 @@ def read_part(
 ) -> Iterator[Batch]:
     """Yield the samples of *part* of a shard, in batches. `first_of(part)` returns its detector of repeated keys.
 
-    Raises: RestartError if the cut at the end of the part was wrong: the last sample goes on behind it, or there is
-    none; StorageError if the file has changed since it was cut up; what reading raises.
+    Raises: RestartError if the boundary at the end of the part was wrong: the last sample goes on behind it, or there
+    is none; StorageError if the file has changed since it was cut up; what reading raises.
     """
     _, url, begin, cut, version = part
     stream = ShardStream(url, account, sums=reading.sums)
     last = b""
     if version is not None and (stream.file is None or FileVersion.of(stream.file) != version):
         stream.close()
-        raise changed(url)
+        raise changed_input_error(url)
     if begin:
         stream.start_at(begin)
     until = cut and cut.offset

@@ -9,8 +9,8 @@ from tartools.errors import SampleError, StorageError, UsageError, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
-from tartools.shards.reading import closing_upstream
-from tartools.storage.interrupts import deferred_signals
+from tartools.shards.reading import close_at_end
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.local import OpenOutput
 from tartools.storage.outputformats import SHARD_FORMAT, check_format
 from tartools.storage.url import Url
@@ -43,7 +43,7 @@ class Destination(NamedTuple):
     sums: Any = None  # OutputSums; a name in quotes would be compiled at the start
 
     def writer(self) -> BatchWriter:
-        """Open the output, and return the writer: `begin(self)`, or a `SampleWriter`.
+        """Open the output, and return its writer: the result of `begin`, by default a `SampleWriter`.
 
         Raises: StorageError if it exists or can't be written; UsageError if its suffix contradicts `gzip`.
         """
@@ -54,7 +54,7 @@ class SampleWriter:
     """Writes one shard: samples, then the end of the archive. It appears under its name at `commit`, and not before.
 
     Refuses two adjacent samples with one key, which a reader would take for one sample. `samples`: number of samples so
-    far. `size`, `written`: bytes of the tar so far, without its end. `output`: the open output.
+    far. `size`, `bytes_written`: bytes of the tar so far, without its end. `output`: the open output.
 
     Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts *gzip*, or
     names a table.
@@ -68,7 +68,7 @@ class SampleWriter:
         if destination.sums:
             destination.sums.check_output(url)
         self.output = storage.open_write(url, destination.force)  # `storage.sync` takes it
-        self._hashed = destination.sums.hashed(url, self.output.sink) if destination.sums else None
+        self._hashed = destination.sums.hash_sink(url, self.output.sink) if destination.sums else None
         sink = self._hashed or self.output.sink
         self._compressed = CompressedSink(sink, compressor) if compressor else None
         self._writer = tar.Writer(self._compressed or sink)
@@ -82,7 +82,7 @@ class SampleWriter:
         """Bytes of the tar so far, without its end and before compression."""
         return self._writer.size
 
-    written = size
+    bytes_written = size
 
     def write(self, sample: Sample) -> None:
         """Add *sample*. Raises SampleError if it has the key of the sample before it."""
@@ -195,10 +195,10 @@ def check_shard_name(url: str, unless: str = "") -> None:
 
 @contextmanager
 def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
-    """Context manager: open *destination* and give its writer; commit if the block ends normally, abort otherwise."""
+    """Open *destination* for the body of `with`, and give its writer; commit at a normal end, abort otherwise."""
     writer: BatchWriter | None = None
     try:
-        with deferred_signals():
+        with defer_signals():
             writer = destination.writer()
         yield writer
         writer.commit()
@@ -217,12 +217,12 @@ def write_samples(samples: Iterable[Sample], destination: Destination, account: 
     `account`: counts samples and bytes as written. Raises what *samples* raises; StorageError; SampleError for two
     adjacent samples with one key.
     """
-    with closing_upstream(samples), shard_writer(destination) as found:
+    with close_at_end(samples), shard_writer(destination) as found:
         writer = cast(SampleWriter, found)  # tables are written in batches
         for sample in samples:
             writer.write(sample)
             account.samples_out += 1
-        account.bytes_out += writer.written
+        account.bytes_out += writer.bytes_written
         account.check()
 
 
@@ -233,9 +233,9 @@ def write_batches(batches: Iterable[Batches], destination: Destination, account:
     written.
     Raises what *batches* raises; StorageError; SampleError for two adjacent samples with one key.
     """
-    with closing_upstream(batches), shard_writer(destination) as writer:
+    with close_at_end(batches), shard_writer(destination) as writer:
         for batch in batches:
             writer.write_batch(batch, 0, len(batch))
             account.samples_out += len(batch)
         account.check()
-    account.bytes_out += writer.written
+    account.bytes_out += writer.bytes_written

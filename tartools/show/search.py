@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tartools.samples.filetypes import ARRAYS, PICTURES, SOUNDS, VIDEOS, suffix_of
-from tartools.samples.payloads import unpacked_member
+from tartools.samples.payloads import unpack_member
 from tartools.samples.sample import Sample, field_name
 
 MAX_SEARCHED_BYTES = 1 << 20  # of a text; of longer ones the beginning is searched
@@ -42,7 +42,7 @@ def texts_of(sample: Sample) -> Iterator[tuple[str, str]]:
         if suffix_of(field_name(member)) in NO_TEXTS:
             continue
         try:
-            with unpacked_member(member).open() as file:
+            with unpack_member(member).open() as file:
                 payload = file.read(MAX_SEARCHED_BYTES)
         except ValueError:  # it can't be decompressed
             continue

@@ -232,11 +232,11 @@ def draw_tile(member: Member, description: str, screen: Screen, max_columns: int
     """
     name = printable(field_name(member)) or "-"
     try:
-        picture = decoding.decoded(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
+        picture = decoding.decode_reduced(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
     except (TarToolsError, MemoryError):
         raise
-    except Exception as error:  # as `decoded` says
-        lines = draw_frame(decoding.reason(error), min(max_columns, MESSAGE_COLUMNS))
+    except Exception as error:  # as `decode_reduced` says
+        lines = draw_frame(decoding.reason_of_error(error), min(max_columns, MESSAGE_COLUMNS))
         broken = not isinstance(error, decoding.TooLargeError)
         return Tile(
             line_columns(lines[0]), len(lines), lines, "", fit_line(f"  {name}  {member.size:,} B", max_columns), broken

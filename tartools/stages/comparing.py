@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
-from tartools.samples.sample import text
+from tartools.samples.sample import decode_name
 from tartools.samples.sortkeys import text_bytes
 from tartools.shards.delivery import Selection
 from tartools.shards.passes import Pass
-from tartools.shards.reading import Reading, counted
+from tartools.shards.reading import Reading, count_samples
 from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.stages.combinations import digest_columns
 from tartools.stages.externalsort import POSITION_SHIFT, presort_blocks, resolve_positions, unpack_blocks
@@ -53,7 +53,7 @@ class DiffSide(NamedTuple):
         def work(task: ShardTask[int]) -> Iterator[bytes]:
             begin = task.number << POSITION_SHIFT
             positions = count(begin)
-            batches = counted(task.batches, account, written=True)
+            batches = count_samples(task.batches, account, written=True)
             yield from presort_blocks(content_records(batch, positions) for batch in batches)
             task.result = next(positions) - begin
 
@@ -70,7 +70,7 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
     """
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:
-        task.result = sum(map(digest_of_batch, counted(task.batches, account, written=True)))
+        task.result = sum(map(digest_of_batch, count_samples(task.batches, account, written=True)))
         return ()
 
     with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
@@ -98,7 +98,7 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
             raise changed_error(run.urls[0])
         return chosen
 
-    run.select(lambda batch: flags(batch.keys), flags, run.reading.only(Need.PLACES))
+    run.select(lambda batch: flags(batch.keys), flags, run.reading.with_need(Need.PLACES))
 
 
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
@@ -214,7 +214,9 @@ def changed_fields(content_a: bytes, content_b: bytes) -> tuple[str, ...]:
     """
     a, b = digests_by_field(content_a), digests_by_field(content_b)
     unlike = (field for field in sorted({*a, *b}) if a.get(field) != b.get(field))
-    return tuple([("" if field in a and field in b else "-" if field in a else "+") + text(field) for field in unlike])
+    return tuple(
+        [("" if field in a and field in b else "-" if field in a else "+") + decode_name(field) for field in unlike]
+    )
 
 
 def digests_by_field(content: bytes) -> dict[bytes, list[bytes]]:

@@ -17,7 +17,7 @@ from tartools import storage
 from tartools.errors import SampleError, StorageError, shown
 from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
 from tartools.shards.passes import ItemSource
-from tartools.shards.reading import closing_upstream
+from tartools.shards.reading import close_at_end
 from tartools.stages.shares import HASH_RANGE, upper_bounds
 from tartools.storage.url import Url
 from tartools.tables.schema import is_table
@@ -93,7 +93,7 @@ class MixedSource(Generic[Item]):
 
     def close(self) -> None:
         """Stop reading the source; close its batches."""
-        with closing_upstream(self._batches):
+        with close_at_end(self._batches):
             pass
 
 

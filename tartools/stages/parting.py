@@ -25,7 +25,7 @@ from tartools.samples.sample import failure_of
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.samples.values import Column
 from tartools.shards.passes import Pass
-from tartools.shards.series import other_samples
+from tartools.shards.series import input_changed_error
 from tartools.shards.writing import Batches
 from tartools.stages import shares
 from tartools.stages.evengroups import GroupCounts, Imbalance, assign_evenly
@@ -183,7 +183,7 @@ def stratify(
         return pack_blocks(entry + position.to_bytes(LENGTH_BYTES, "big") for position, entry in numbered)
 
     counts = Counter({part.name: 0 for part in parts})
-    by_entry = external_sort(unpack_blocks(outputs(run.counted_gather(work))), PARTING_MEMORY, tmpdir)
+    by_entry = external_sort(unpack_blocks(outputs(run.gather_counting(work))), PARTING_MEMORY, tmpdir)
     if group is None:
         assigned = assign_parts(by_entry, parts, counts, tmpdir)
     else:
@@ -199,14 +199,14 @@ def stratify(
         for entry in entries_of(batch):
             record = next(by_position, b"")
             if record[LENGTH_BYTES : 2 * LENGTH_BYTES] != digest_of_entry(entry):
-                raise other_samples()
+                raise input_changed_error()
             names.append(part(record))
         return names
 
     def labels() -> Iterator[tuple[Batches, Sequence[str]]]:
         yield from run.evaluate(of_samples, lambda keys: list(map(part, islice(by_position, len(keys)))))
         if next(by_position, None) is not None:
-            raise other_samples()
+            raise input_changed_error()
 
     return counts, labels()
 

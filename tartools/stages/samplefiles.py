@@ -17,8 +17,8 @@ from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
 from tartools.storage.openfiles import OpenFileCache
 from tartools.storage.scratch import scratch_file
-from tartools.storage.streams import FileVersion, changed
-from tartools.tar import Member, Source, located, read_range
+from tartools.storage.streams import FileVersion, changed_input_error
+from tartools.tar import Member, Source, range_in_file, read_range
 
 LOCATION = Struct(">QQI?")  # see `Location`
 Identities = list[tuple[int, tuple[int, ...]]]
@@ -130,7 +130,7 @@ class SampleFiles:
         if len(data) < sum(sizes):  # a read may return less
             data = b"".join(map(read_range, files, begins, ends))
         urls = [files_by_place[place][1] for place in places]
-        return Batch.in_buffer(data, keys, list(accumulate(sizes, initial=0)), urls)
+        return Batch.from_buffer(data, keys, list(accumulate(sizes, initial=0)), urls)
 
     def sample(self, key: bytes, location: Location) -> Sample:
         """Return the sample *key* at *location*, as a range of the file that holds it; nothing is read yet."""
@@ -186,7 +186,7 @@ class SampleFiles:
         Raise StorageError if another one was recorded before.
         """
         if self._identities.setdefault(shard, tuple(version)) != tuple(version):
-            raise changed(self._urls[shard])
+            raise changed_input_error(self._urls[shard])
 
     def _number(self, url: str) -> int:
         """Return the number of the shard *url*; a new one if it has none yet."""
@@ -210,7 +210,7 @@ class SampleFiles:
         return self._scratch
 
     def _file(self, shard: int) -> io.FileIO:
-        return self._stdin.get(shard) or self._open.file(shard, partial(self._reopen, shard))
+        return self._stdin.get(shard) or self._open.open_file(shard, partial(self._reopen, shard))
 
     def _reopen(self, shard: int) -> io.FileIO:
         file = reopen(self._urls[shard])
@@ -226,7 +226,7 @@ class SampleFiles:
         if isinstance(file.name, int):
             self._stdin[shard] = file
         else:
-            self._open.file(shard, lambda: file)
+            self._open.open_file(shard, lambda: file)
 
 
 def find_extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
@@ -237,7 +237,7 @@ def find_extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
     begin = end = -1
     file: Source | None = None
     for member in members:
-        source, start, stop = located(member.source, member.start, member.end)
+        source, start, stop = range_in_file(member.source, member.start, member.end)
         if member.head is not None or (file is not None and (source is not file or start != end)):
             return None, 0, 0
         begin, file, end = start if file is None else begin, source, stop

@@ -8,8 +8,8 @@ from tartools import tar
 from tartools.errors import SampleError, UsageError
 from tartools.samples.account import Account
 from tartools.samples.keytemplates import parse_template
-from tartools.samples.sample import Sample, checked_path, failure_of
-from tartools.samples.values import checked_key, field_list, no_sample_has, text_of
+from tartools.samples.sample import Sample, failure_of, make_path
+from tartools.samples.values import absent_field_error, field_list, require_safe_key, text_of
 from tartools.tar import join_path, split_path
 from tartools.tar.compression import split_suffix
 
@@ -109,10 +109,10 @@ def select_fields(
     def check() -> None:
         names = dict.fromkeys(name for names in chosen for name in names)
         if unseen and names:
-            raise no_sample_has(" ".join(map(str, unseen)), names)
+            raise absent_field_error(" ".join(map(str, unseen)), names)
         folded_names = {*map(fold, names)}
         if names and (absent := " ".join(name for folded, name in unwanted.items() if folded not in folded_names)):
-            account.warn(f"-x: {no_sample_has(absent, names)}")
+            account.warn(f"-x: {absent_field_error(absent, names)}")
         account.watched.remove(check)
 
     account.watched.append(check)
@@ -123,12 +123,12 @@ def select_fields(
             new_names = [new or names[at] for at, new in chosen[names]]
             for _, new in chosen[names]:
                 if new is not None and new_names.count(new) > 1:
-                    twice = checked_path(sample.key, new).decode("utf-8", "replace")
+                    twice = make_path(sample.key, new).decode("utf-8", "replace")
                     raise SampleError(f"sample {sample.key!r} would get two members {twice!r}")
         if chosen[names]:
             members, key = sample.members, sample.key
             yield sample.with_members(
-                members[at] if new is None else tar.renamed(members[at], checked_path(key, new))
+                members[at] if new is None else tar.rename_member(members[at], make_path(key, new))
                 for at, new in chosen[names]
             )
         else:
@@ -218,7 +218,7 @@ def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: b
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise _bad_template(template, numbers) from error
         try:
-            key = (checked_key(text) if fields else text).encode("utf-8", "surrogateescape")
+            key = (require_safe_key(text) if fields else text).encode("utf-8", "surrogateescape")
         except SampleError as error:
             raise failure_of(sample, f": {error.message}") from None
         return with_key(sample, key)
@@ -267,5 +267,5 @@ def with_key(sample: Sample, key: bytes) -> Sample:
             why = "; its last part may have no dot" if b"." in key[key.rfind(b"/") + 1 :] else ""
             name = key.decode("utf-8", "replace")
             raise failure_of(sample, f" cannot have the key {name!r}: it would not read back{why}")
-        members.append(tar.renamed(member, path))
+        members.append(tar.rename_member(member, path))
     return sample.with_members(members, key)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tartools.errors import SampleError, UsageError
 from tartools.samples.batch import Batch
 from tartools.samples.sample import failure_of
-from tartools.samples.values import INDEX_NAME, Column, field_list, getter, parse_column, path_advice
+from tartools.samples.values import INDEX_NAME, Column, field_list, make_getter, parse_column, path_advice
 from tartools.tables.listed import texts_of_column
 
 HASH_RANGE = 1 << 64
@@ -54,7 +54,7 @@ def values_of(
     matters in names of fields, and a final newline stays.
     """
     if verbatim:
-        read = getter(column, verbatim=True)
+        read = make_getter(column, verbatim=True)
         texts = [read(sample, 0) for sample in batch]
     else:
         texts = texts_of_column(batch, column)

@@ -57,11 +57,11 @@ def shuffle_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
     """
     import numpy as np
 
-    sort_key_of = sortkeys.shuffled(order.seed)
+    sort_key_of = sortkeys.make_shuffle_key(order.seed)
     with closing(scratch_file(tmpdir)) as file:
         for first in range(0, count, KEYS_IN_BATCH):
             numbers = range(first, min(first + KEYS_IN_BATCH, count))
-            file.write(sortkeys.directed(b"".join(map(sort_key_of, numbers)), order))
+            file.write(sortkeys.apply_direction(b"".join(map(sort_key_of, numbers)), order))
         # Sort keys are evenly spread random numbers. Each step reads the whole file and sorts only the keys in one
         # range of values, so memory does not grow with the rows, and nothing has to be merged.
         steps = -(-count // KEYS_SORTED_AT_ONCE)
@@ -93,7 +93,7 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
 
     Raises: UnsortableRowsError if samples are sorted by key, and a row has none.
     """
-    encode_key, encode_value = sortkeys.key_encoder(order), sortkeys.value_encoder(order)
+    encode_key, encode_value = sortkeys.make_key_encoder(order), sortkeys.make_value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO_FIELDS
     name = order.column.choices[0] if pseudo else order.column.name
     columns = [column for column in inputs.schema.names if not column.startswith("__")]
@@ -155,7 +155,7 @@ def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterabl
         fields = schema.fields_in_set(rows.schema, number)
         if not fields:
             return repeat(UNKNOWN_FIELDS)
-        places = rows.column(schema.in_set(schema.MEMBERS_COLUMN, number)).flatten()
+        places = rows.column(schema.name_in_set(schema.MEMBERS_COLUMN, number)).flatten()
         for field, place in zip(fields, places, strict=True):
             columns[field] = np.asarray(place.is_valid()) | columns.get(field, False)
     numbers_by_fields.setdefault(b"", 0)
@@ -174,7 +174,7 @@ def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Ite
     Row numbers are task number << POSITION_SHIFT plus the number in the task; `resolve_positions` makes positions of
     them. `counts`: gets the number of rows of each task.
     """
-    encode = sortkeys.encoder(order)
+    encode = sortkeys.make_encoder(order)
 
     def work(task: ShardTask[int]) -> Iterator[bytes]:
         begin = task.number << POSITION_SHIFT

@@ -85,7 +85,9 @@ def gather_batches(
             small, size, turns, last_shard = [], 0, 0, -1
         if is_single:
             one = len(parts) == 1
-            yield Batch.of(files.sample(key, record.location) if one else join_sample(parts, order, account, files))
+            yield Batch.from_sample(
+                files.sample(key, record.location) if one else join_sample(parts, order, account, files)
+            )
             continue
         if shard != last_shard or in_scratch != last_in_scratch:
             turns += 1
@@ -110,7 +112,7 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
     Raises: SampleError if a value is missing or not of its kind; or, sorted by key, if a sample has a field twice and
     `order.unique` is None.
     """
-    encode, encode_key = sortkeys.encoder(order), sortkeys.key_encoder(order)
+    encode, encode_key = sortkeys.make_encoder(order), sortkeys.make_key_encoder(order)
     for batch in batches:
         location = None if encode_key is None else files.location_of(batch)
         combinations = [] if location is None else batch.combinations()

@@ -15,9 +15,9 @@ from tartools.errors import printable, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.fieldcolumns import Combination, FieldColumn
-from tartools.samples.sample import text
+from tartools.samples.sample import decode_name
 from tartools.samples.values import Column
-from tartools.shards.reading import counted
+from tartools.shards.reading import count_samples
 from tartools.stages import summary
 from tartools.stages.summary import Distribution, FieldSummary, LengthCounts, PictureCounts, Summary
 from tartools.tables import schema, source
@@ -66,12 +66,14 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
     """
     counts = Summary(listed)
     combinations = batch.combinations()
-    counts.samples, counts.first = len(batch), text(combinations[0].keys[0])
-    counts.stored, counts.shards = batch.stored(), batch.stored_by_shard()
+    counts.samples, counts.first = len(batch), decode_name(combinations[0].keys[0])
+    counts.stored, counts.shards = batch.stored_size(), batch.stored_sizes_by_shard()
     for same in combinations:
         has_all_fields = listed > MAX_KEYS_LISTED and len(set(same.fields)) == fields
         keys = [] if has_all_fields else same.keys[:listed]
-        counts.add_combination("/".join(same.fields), len(same), list(zip(same.numbers, map(text, keys), strict=False)))
+        counts.add_combination(
+            "/".join(same.fields), len(same), list(zip(same.numbers, map(decode_name, keys), strict=False))
+        )
         counts.members += len(same) * len(same.columns)
         counts.payloads += sum(sum(column.sizes) for column in same.columns)
         counts.padding += sum(column.padding for column in same.columns)
@@ -88,7 +90,7 @@ def count_values(batch: Batch, column: Column) -> FieldSummary:
     values = texts_of_column(batch, column)
     present = [value for value in values if value is not None]
     short = [value for value in present if len(value.encode("utf-8", "surrogatepass")) <= MAX_CLASS_BYTES]
-    lacking = text(batch.keys[values.index(None)]) if None in values else None
+    lacking = decode_name(batch.keys[values.index(None)]) if None in values else None
     classes = summary.bound_counts(dict(Counter(short)))
     return FieldSummary(samples=len(present), lacking=lacking, classes=classes, long=len(present) - len(short))
 
@@ -112,7 +114,7 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts:
             fields[name].samples += len(same)
     for name, field in fields.items():
         if len(combinations) > 1:
-            field.lacking = next((text(same.keys[0]) for same in combinations if name not in same.fields), None)
+            field.lacking = next((decode_name(same.keys[0]) for same in combinations if name not in same.fields), None)
         for column in columns[name]:
             field.add(count_field(column, kinds))
         if kinds.pictures(name):
@@ -158,7 +160,7 @@ def _keyed_facts(
                 return None
             for index, facts in enumerate(facts_of_column):
                 if facts is not None:  # keys are needed of broken payloads alone
-                    key = "" if facts[-1] is None else text(same.keys[index])
+                    key = "" if facts[-1] is None else decode_name(same.keys[index])
                     rows.append((same.numbers[index], key, facts))
     rows.sort(key=itemgetter(0))  # so that the first one does not depend on how the input is cut into batches
     return [(key, facts) for _, key, facts in rows]
@@ -187,8 +189,8 @@ def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: 
     Holds: the counts. Raises: the errors of *batches*; StorageError.
     """
     counts = Summary(listed)
-    for batch in counted(batches, account, written=True):
-        for part in batch.described():
+    for batch in count_samples(batches, account, written=True):
+        for part in batch.with_known_fields():
             counts.add(count_batch(part, kinds, listed, fields), counts.samples)
     return counts
 

@@ -22,16 +22,16 @@ from tartools.storage.checks import (
     check_regular,
     exists,
     is_directory,
-    is_far,
     is_missing,
     is_repeatable,
     is_seekable,
+    is_stored_object,
     plain_size,
 )
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.local import check_listed, make_directory, read_small, sync_folder
-from tartools.storage.streams import FileSink, Input, OutputStream, Sink, naming, stream_file, unlock
-from tartools.storage.url import Url, loaded_module
+from tartools.storage.streams import FileSink, Input, OutputStream, Sink, stream_file, translate_os_errors, unlock
+from tartools.storage.url import Url, load_module
 
 __all__ = [
     "OutputStream",
@@ -41,26 +41,26 @@ __all__ = [
     "check_listed",
     "check_output",
     "check_regular",
-    "content",
     "exists",
     "folder_lock",
     "is_directory",
-    "is_far",
     "is_missing",
     "is_repeatable",
     "is_seekable",
+    "is_stored_object",
     "make_directory",
     "one_commit",
     "open_append",
     "open_read",
+    "open_sink",
     "open_write",
     "plain_size",
+    "read_content",
     "read_small",
     "remove",
     "share_memory",
     "sync",
     "sync_folder",
-    "writing",
 ]
 
 
@@ -73,12 +73,12 @@ def open_read(url: str) -> Input:
     Raises: StorageError if it can't be opened or read, or if a command ends with a status other than 0.
     """
     url = Url(url)
-    with naming(url):
+    with translate_os_errors(url):
         if template := url.read_command:
             from tartools.storage import pipe
 
             return pipe.CommandInput(pipe.fill_template(template, url), url, {**os.environ, pipe.SHARD_VARIABLE: url})
-        stream: Input = _opener(url, "read").open_read(url)
+        stream: Input = _module_for(url, "read").open_read(url)
         return stream
 
 
@@ -90,8 +90,8 @@ def open_write(url: str, force: bool = False) -> OutputStream:
     written.
     """
     url = Url(url)
-    with naming(url):
-        output: OutputStream = _opener(url, "write").open_write(url, force)
+    with translate_os_errors(url):
+        output: OutputStream = _module_for(url, "write").open_write(url, force)
         return output
 
 
@@ -104,23 +104,23 @@ def sync(output: OutputStream) -> None:
         output.sync()
 
 
-def _opener(url: Url, verb: str) -> Any:
+def _module_for(url: Url, verb: str) -> Any:
     """Return the module of `storage` that can *verb* ("read" or "write") *url*, by the table of schemes.
 
     For all object stores that is `objects`. Raises: StorageError if URLs of this scheme can't be read or written.
     """
-    return loaded_module(url.module(verb).partition(".")[0])
+    return load_module(url.module(verb).partition(".")[0])
 
 
 @contextmanager
-def writing(url: str, force: bool = False) -> Iterator[Sink]:
+def open_sink(url: str, force: bool = False) -> Iterator[Sink]:
     """Yield a sink for *url*, for data other than tar archives: committed if the block ends normally, else aborted.
 
     "-" is stdout, which may be a terminal. Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
     output: OutputStream | None = None
     try:
-        with deferred_signals():
+        with defer_signals():
             output = local.open_text() if url == "-" else open_write(url, force)
         yield output.sink
         output.commit()
@@ -141,7 +141,7 @@ def open_append(url: str | None) -> FileSink:
     return local.open_append(url or os.devnull)
 
 
-def content(url: str) -> bytes:
+def read_content(url: str) -> bytes:
     """Return all bytes of *url*. Raises: StorageError."""
     with stream_file(open_read(url), url) as file:
         return file.read()

@@ -116,7 +116,7 @@ def is_repeatable(url: str) -> bool:
     return url.scheme not in ("-", "pipe") and (not url.is_local or local.check_readable(url) is not None)
 
 
-def is_far(url: str) -> bool:
+def is_stored_object(url: str) -> bool:
     """True if this process itself requests *url* from a server: an object that no `GOPEN_<SCHEME>` command reads."""
     url = Url(url)
     return url.is_stored and not url.read_command
@@ -128,7 +128,7 @@ def is_seekable(url: str) -> bool:
     Raises: StorageError if it is a local file that does not exist.
     """
     url = Url(url)
-    return is_far(url) or (url.is_local and not url.read_command and local.check_readable(url) is not None)
+    return is_stored_object(url) or (url.is_local and not url.read_command and local.check_readable(url) is not None)
 
 
 def is_missing(error: StorageError) -> bool:
@@ -219,7 +219,7 @@ def probe(url: str) -> Probe:
     if not url.is_stored or url.read_command:
         raise StorageError("this can't be read in parts; copy it to a file or an object", url=url)
     from tartools.storage.objects import object_at
-    from tartools.storage.objects.retry import with_retries
+    from tartools.storage.objects.retry import call_with_retries
 
     source = object_at(url)
 
@@ -235,7 +235,7 @@ def probe(url: str) -> Probe:
         ranges = reply.size is not None and reply.length == min(PROBE_BYTES, reply.size)
         return Probe(f"{reply.size} {reply.version}" if ranges and reply.version else None, first)
 
-    return with_retries(attempt, url)
+    return call_with_retries(attempt, url)
 
 
 def probe_all(urls: Sequence[str]) -> dict[str, Probe]:

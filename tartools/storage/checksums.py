@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError, shown
-from tartools.storage.local import identity
+from tartools.storage.local import canonical_name
 from tartools.storage.names import folder_of, relative_name
 from tartools.storage.outputformats import OutputFormat
 from tartools.storage.streams import Input, Sink
-from tartools.storage.url import Url, parts_of, unpinned
+from tartools.storage.url import Url, drop_commit, parts_of
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -136,10 +136,10 @@ class OutputSums:
         """Raise UsageError if the output *url* is the list itself, or a command, whose output has no name."""
         if Url(url).scheme == "pipe":
             raise UsageError("a command has no name that --sums could list; write to a file or an object", url=url)
-        if url != "/dev/null" and identity(url) == identity(self.url):
+        if url != "/dev/null" and canonical_name(url) == canonical_name(self.url):
             raise UsageError("--sums names an output", url=url)
 
-    def hashed(self, url: str, sink: Sink) -> HashedSink:
+    def hash_sink(self, url: str, sink: Sink) -> HashedSink:
         """Return a sink that passes the bytes of the output *url* on to *sink*, and computes their SHA-256."""
         return HashedSink(self, url, sink)
 
@@ -152,7 +152,7 @@ class OutputSums:
         if not self._lines:  # as of a run that only prints
             return
         lines = sorted(self._lines, key=lambda line: line.partition("  ")[2])
-        with storage.writing(self.url, self._force) as sink:
+        with storage.open_sink(self.url, self._force) as sink:
             sink.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
 
 
@@ -177,7 +177,7 @@ class ListedSums:
         # name in the list -> checksum, by path or URL from the list's folder, from the current one, and by base name
         self._by_key: tuple[dict[str, dict[str, Checksum]], ...] = ({}, {}, {})
         self._folder = folder_of(url)
-        lines = storage.content(url).decode("utf-8", "surrogateescape").split("\n")
+        lines = storage.read_content(url).decode("utf-8", "surrogateescape").split("\n")
         for number, line in enumerate(lines, 1):
             if not line.strip() or line.startswith("#"):
                 continue
@@ -190,15 +190,21 @@ class ListedSums:
 
     def _add(self, name: str, checksum: Checksum) -> None:
         is_relative = not Url(name).scheme and not name.startswith("/")
-        keys = identity(self._folder + name if is_relative else name), identity(name), name.rpartition("/")[2]
+        keys = (
+            canonical_name(self._folder + name if is_relative else name),
+            canonical_name(name),
+            name.rpartition("/")[2],
+        )
         for mapping, key in zip(self._by_key, keys, strict=True):
             checksums = mapping.setdefault(key, {})
-            checksums[name] = _better(checksum, checksums.get(name))
+            checksums[name] = _stronger_checksum(checksum, checksums.get(name))
 
     def _find(self, url: str) -> tuple[str, Checksum] | None:
         """Return the name that the list has for the shard *url*, and its checksum; None if it has none, or several."""
-        name = unpinned(Url(url).name)
-        for mapping, key in zip(self._by_key, (identity(name), identity(name), name.rpartition("/")[2]), strict=True):
+        name = drop_commit(Url(url).name)
+        for mapping, key in zip(
+            self._by_key, (canonical_name(name), canonical_name(name), name.rpartition("/")[2]), strict=True
+        ):
             if len(checksums := mapping.get(key, {})) == 1:
                 return next(iter(checksums.items()))
         return None
@@ -216,7 +222,7 @@ class ListedSums:
             )
         return checksum
 
-    def names_without(self, urls: Sequence[str]) -> list[str]:
+    def unmatched_names(self, urls: Sequence[str]) -> list[str]:
         """Return the names in the list that stand for none of the shards *urls*, in the order of the list."""
         names = {match[0] for url in urls for part in parts_of(url) if (match := self._find(part))}
         return [name for checksums in self._by_key[1].values() for name in checksums if name not in names]
@@ -227,7 +233,7 @@ class ListedSums:
             if self.checksum_of(part) is None:
                 raise StorageError(f"this list has no checksum of {shown(part)}", url=self.url)
 
-    def hashed(self, url: str, stream: Input) -> HashedInput | None:
+    def hash_input(self, url: str, stream: Input) -> HashedInput | None:
         """Return *stream*, the stored bytes of *url*, as an input that computes their checksum; None if none is listed.
 
         Raises: StorageError for an algorithm that can't be computed.
@@ -245,7 +251,7 @@ class ListedSums:
 
     def compare_all(self, url: str, stream: Input) -> None:
         """Read *stream*, all bytes of *url*, to its end, and compare its checksum. Raises: StorageError."""
-        if hashed := self.hashed(url, stream):
+        if hashed := self.hash_input(url, stream):
             hashed.drain()
             self.compare(url, hashed.checksum)
 
@@ -255,7 +261,7 @@ class ListedSums:
             raise ChecksumError(f"{message}: copy or download the shard again", url=url)
 
 
-def _better(first: Checksum, second: Checksum | None) -> Checksum:
+def _stronger_checksum(first: Checksum, second: Checksum | None) -> Checksum:
     """Return the checksum of the better algorithm; the first if both have the same, or neither can be computed."""
     if second is None or second.algorithm not in HASH_NAMES:
         return first

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.streams import wait_until_ready
 
 TERM_SECONDS = 2.0  # seconds between SIGTERM and SIGKILL
@@ -33,7 +33,7 @@ class Process(NamedTuple):
     session: int
 
 
-def processes() -> list[Process]:
+def list_processes() -> list[Process]:
     """Return the processes of this machine that have not ended; empty without /proc (macOS)."""
     running = []
     with contextlib.suppress(OSError), os.scandir("/proc") as entries:
@@ -47,7 +47,7 @@ def processes() -> list[Process]:
     return running
 
 
-def environment(number: int) -> list[bytes]:
+def environment_of(number: int) -> list[bytes]:
     """Return the environment at the start of the process with pid *number*, as a list of b"NAME=VALUE".
 
     Empty if it has ended or belongs to another user.
@@ -79,12 +79,12 @@ def has_children(number: int) -> bool:
         return True
 
 
-def readers(pipe: int) -> set[int]:
+def reader_pids(pipe: int) -> set[int]:
     """Return the pids of the processes that hold the read end of *pipe*, a descriptor of its write end."""
     pids = set()
     with contextlib.suppress(OSError):
         pipe_name = os.readlink(f"/proc/self/fd/{pipe}")
-        for process in processes():
+        for process in list_processes():
             folder = f"/proc/{process.number}/fd"
             with contextlib.suppress(OSError):  # it has ended, or belongs to another user
                 for name in os.listdir(folder):
@@ -111,7 +111,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._seen = False  # that it has ended
         try:
-            with deferred_signals():
+            with defer_signals():
                 process = self._process = subprocess.Popen(arguments, start_new_session=True, bufsize=0, **options)
                 self.pid, self.stdin, self.stdout = process.pid, process.stdin, process.stdout
         except BaseException:
@@ -128,7 +128,7 @@ class Child:
         """Send the signal *number* to the process group of the program, unless it has been reaped."""
         with self._lock:
             if self.running:
-                _signal(-self.pid, number)
+                _send_signal(-self.pid, number)
 
     def wait(self, seconds: float | None = None) -> int | None:
         """Wait up to *seconds* (None: without limit) for the end, kill the process group, and reap the program.
@@ -176,7 +176,7 @@ class Child:
                 self._process.wait(seconds)
             except subprocess.TimeoutExpired:
                 return False
-            _signal(-self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet
+            _send_signal(-self.pid, signal.SIGKILL)  # at once: the number is hardly used again yet
         return True
 
 
@@ -202,19 +202,19 @@ def end_all(
     sessions = {child.pid for child in children}
     family = set(sessions)
     if first != signal.SIGKILL:
-        running = processes()
-        family = _descending(running, sessions)[1]  # now: a process without its parent can't be found later
+        running = list_processes()
+        family = _find_descendants(running, sessions)[1]  # now: a process without its parent can't be found later
         for child in children:
             child.kill(first)
         for group in {process.group for process in running if process.session in sessions} - sessions:
-            _signal(-group, first)
+            _send_signal(-group, first)
         _wait_for(children, sessions, patience)
     killed = _kill(children, family, others or set)
     for child in children:
         child.wait()
     until = time.monotonic() + KILL_SECONDS
     while killed and time.monotonic() < until:
-        killed &= {process.number for process in processes()}
+        killed &= {process.number for process in list_processes()}
         if killed:
             time.sleep(CHILD_POLL_SECONDS)
 
@@ -224,7 +224,7 @@ def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: f
     until = time.monotonic() + seconds
     for child in children:
         child.has_ended(max(0.0, until - time.monotonic()))
-    while time.monotonic() < until and any(process.session in sessions for process in processes()):
+    while time.monotonic() < until and any(process.session in sessions for process in list_processes()):
         time.sleep(CHILD_POLL_SECONDS)
 
 
@@ -234,25 +234,25 @@ def _kill(children: Collection[Child], family: set[int], others: Callable[[], se
     Each new process is stopped first, until no new one is found. Returns the pids of all that were stopped and killed.
     """
     stopped: set[int] = set()
-    with deferred_signals():  # so that nothing stays stopped
+    with defer_signals():  # so that nothing stays stopped
         try:
             while True:
-                members, family = _descending(processes(), family, stopped)
+                members, family = _find_descendants(list_processes(), family, stopped)
                 new = (members | others()) - stopped - {os.getpid()}
                 if not new:
                     break
                 for number in new:
-                    _signal(number, signal.SIGSTOP)
+                    _send_signal(number, signal.SIGSTOP)
                 stopped |= new
         finally:
             for child in children:
                 child.kill()
             for number in stopped:
-                _signal(number, signal.SIGKILL)
+                _send_signal(number, signal.SIGKILL)
     return stopped
 
 
-def _descending(
+def _find_descendants(
     running: Collection[Process], sessions: Collection[int], roots: Collection[int] = ()
 ) -> tuple[set[int], set[int]]:
     """Return (pids, sessions): the processes of *sessions* and *roots*, and all their descendants, with their sessions.
@@ -267,13 +267,13 @@ def _descending(
     return members, family
 
 
-def _signal(number: int, signum: int) -> None:
+def _send_signal(number: int, signum: int) -> None:
     """Send *signum* to the process with pid *number*, or to the group -*number*; ignore one gone or not ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(number, signum)
 
 
-def how_it_ended(status: int) -> str:
+def describe_status(status: int) -> str:
     """Return in words how a command ended, such as "was ended by SIGTERM" or "ended with status 1".
 
     *status*: -N if signal N ended it; 128 + N may be the status of a shell whose command signal N has ended.

@@ -8,7 +8,7 @@ from tartools import storage
 from tartools.errors import StorageError, UsageError
 from tartools.schemes import SPLIT
 from tartools.storage import split
-from tartools.storage.names import has_wildcards, is_literal, matches, unfolded
+from tartools.storage.names import expand_braces, has_wildcards, is_literal, match_files
 from tartools.storage.url import Url
 
 
@@ -36,13 +36,13 @@ def expand(
     """
     if not patterns and not lists:
         return [Url("-")]
-    urls = list(expand_each(with_lists(patterns, lists, separator, trusted)))
+    urls = list(expand_each(add_lists(patterns, lists, separator, trusted)))
     if (*urls, *lists).count("-") > 1:  # a list on stdin that names stdin
         raise UsageError("stdin can be read only once")
     return split.join_split_parts(urls, on_fault) if join else urls
 
 
-def with_lists(
+def add_lists(
     patterns: Sequence[str],
     lists: Sequence[str],
     separator: str = "\n",
@@ -82,7 +82,7 @@ def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]
     from tartools.storage import origins
 
     for number, line in enumerate(lines, 1):
-        for url in unfolded(line) if line and is_name(line) else ():
+        for url in expand_braces(line) if line and is_name(line) else ():
             try:
                 why = origins.naming_error(url, name, "list", may_act=True)
             except UsageError as error:
@@ -94,7 +94,7 @@ def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]
 
 def read_list(name: str) -> str:
     """Return the text of the file or object *name*, or of stdin for "-"; bytes that are not UTF-8 become surrogates."""
-    return storage.content(name).decode("utf-8", "surrogateescape")
+    return storage.read_content(name).decode("utf-8", "surrogateescape")
 
 
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
@@ -107,11 +107,11 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
         if pattern.scheme == SPLIT:
             raise UsageError("name the parts of an archive themselves", url=pattern)
         literal = is_literal(pattern) or not any(c in pattern for c in "{*?[") or _is_object_with_braces(pattern)
-        for url in map(_settled, [pattern] if literal else map(Url, unfolded(pattern))):
+        for url in map(_pin_commit, [pattern] if literal else map(Url, expand_braces(pattern))):
             if literal or not (url.is_local or url.is_listed) or not has_wildcards(url) or is_literal(url):
                 yield url
             elif url.is_local:
-                yield from map(Url, matches(url))
+                yield from map(Url, match_files(url))
             else:
                 from tartools.storage import listing
 
@@ -120,21 +120,21 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
 
 def _is_object_with_braces(pattern: Url) -> bool:
     """True if *pattern* has braces that expand, and an object has literally this name: one request asks for it."""
-    if not pattern.is_listed or pattern.read_command or unfolded(pattern) == [pattern]:
+    if not pattern.is_listed or pattern.read_command or expand_braces(pattern) == [pattern]:
         return False
     from tartools.storage.objects import object_at
     from tartools.storage.objects.retry import TransientError
 
     try:
-        return object_at(_settled(pattern)).head() is not None
+        return object_at(_pin_commit(pattern)).head() is not None
     except (StorageError, UsageError, TransientError):  # opening the expanded URLs reports the reason
         return False
 
 
-def _settled(url: Url) -> Url:
+def _pin_commit(url: Url) -> Url:
     """Return *url*; on Hugging Face's hub with a commit in place of its revision, which may change."""
     if url.scheme != "hf" or url.read_command:
         return url
     from tartools.storage.objects import hf
 
-    return Url(hf.pinned(url))
+    return Url(hf.pin_commit(url))

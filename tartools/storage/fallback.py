@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 from tartools.errors import ExistsError, NotFoundError, StorageError, option
 from tartools.storage.logins import Login, login_of
 from tartools.storage.objects.retry import timeouts
-from tartools.storage.scratch import SentOutput, reread
+from tartools.storage.scratch import SentOutput, reopen_scratch
 from tartools.storage.streams import Input
 
 ANONYMOUS_LOGIN = Login("anonymous", "anonymous@")  # RFC 1635
@@ -27,7 +27,7 @@ MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 
 @contextmanager
-def _translated_errors(url: str, verb: str = "read") -> Iterator[None]:
+def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
     """Turn errors of smart_open and its libraries into StorageError; *verb*: "read" or "write", for the message."""
     scheme = url.partition(":")[0]
     try:
@@ -75,10 +75,10 @@ def _open(url: str, mode: str) -> Any:
     if not url.startswith(("ftp:", "ftps:")):
         return smart_open(url, mode, compression="disable")
     limits = {"timeout": timeouts().idle}
-    return smart_open(_with_login(url), mode, compression="disable", transport_params=limits)
+    return smart_open(_add_login(url), mode, compression="disable", transport_params=limits)
 
 
-def _with_login(url: str) -> str:
+def _add_login(url: str) -> str:
     """Return the URL of FTP *url* with the name and the password in ~/.netrc, or anonymous; for smart_open alone.
 
     Raises: StorageError if it has no host or port.
@@ -104,13 +104,13 @@ class _SmartInput(Input):
 
     def __init__(self, url: str) -> None:
         self._url = url
-        with _translated_errors(url):
+        with _translate_errors(url):
             self._stream = _open(url, "rb")
         self._connection = getattr(self._stream, "conn", None)  # of FTP
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError."""
-        with _translated_errors(self._url):
+        with _translate_errors(self._url):
             data = self._stream.read(len(view))
             if not data and self._connection is not None:
                 with suppress(OSError):  # servers wait some seconds for our end of this connection before they reply
@@ -156,7 +156,7 @@ def _send(url: str, force: bool, sink: io.FileIO) -> None:
     """
     if not force and exists(url):
         raise ExistsError(url)
-    with reread(sink) as file, _translated_errors(url, "write"):
+    with reopen_scratch(sink) as file, _translate_errors(url, "write"):
         target = _open(url, "wb")
         try:
             shutil.copyfileobj(file, target, 1 << 20)
@@ -169,7 +169,7 @@ def _send(url: str, force: bool, sink: io.FileIO) -> None:
 def exists(url: str) -> bool:
     """True if *url* exists: one byte of it is read. Raises: StorageError if the server's response does not say it."""
     try:
-        with _translated_errors(url):
+        with _translate_errors(url):
             stream = _open(url, "rb")
             stream.read(1)
             stream.close()

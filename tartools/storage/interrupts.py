@@ -14,13 +14,13 @@ _deferring: list[tuple[list[int], dict[int, Any]]] = []  # blocks under way: sig
 
 
 @contextlib.contextmanager
-def deferred_signals() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Run Python handlers of SIGINT, SIGTERM and SIGHUP not during the block, but at its end.
 
     For blocks that make a file or start a process and register it for cleanup. If several signals come, the first is
     handled. In other threads than the main one, where no handler runs, the block does nothing.
     """
-    if not _in_main_thread():
+    if not _is_main_thread():
         yield  # handlers run in the main thread only
         return
     came: list[int] = []
@@ -39,12 +39,12 @@ def deferred_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def handled_signals() -> Iterator[None]:
-    """Run handlers of signals at once in this block, although it is inside a block of `deferred_signals`.
+def allow_signals() -> Iterator[None]:
+    """Run handlers of signals at once in this block, although it is inside a block of `defer_signals`.
 
     For long waits, such as opening a fifo. The block must not make files or processes that need cleanup.
     """
-    if not _deferring or not _in_main_thread():
+    if not _deferring or not _is_main_thread():
         yield
         return
     _, handlers = _deferring[0]
@@ -62,7 +62,7 @@ def handled_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _in_main_thread() -> bool:
+def _is_main_thread() -> bool:
     """True if the current thread is the main thread."""
     threading = sys.modules.get("threading")  # not imported: there is only one
     return threading is None or threading.current_thread() is threading.main_thread()

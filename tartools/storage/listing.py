@@ -17,12 +17,12 @@ from tartools.errors import StorageError, UsageError
 from tartools.schemes import listed_schemes
 from tartools.storage.checks import exists, probe
 from tartools.storage.local import path_of
-from tartools.storage.names import Pattern, has_wildcards, is_literal, local_url, matches, unfolded
-from tartools.storage.objects import MAX_REQUESTS_AT_ONCE, fetched, object_at, requests_at_once, store_of
+from tartools.storage.names import Pattern, expand_braces, has_wildcards, is_literal, local_url, match_files
+from tartools.storage.objects import MAX_REQUESTS_AT_ONCE, fetch_range, object_at, requests_at_once, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
-from tartools.storage.objects.retry import with_retries
+from tartools.storage.objects.retry import call_with_retries
 from tartools.storage.pool import Threads
-from tartools.storage.streams import FileVersion, naming
+from tartools.storage.streams import FileVersion, translate_os_errors
 from tartools.storage.url import Url
 
 MAX_SINGLE_LOOKUPS = 10  # objects that are looked up one by one
@@ -42,18 +42,18 @@ def ls(name: str) -> Iterator[ListedObject]:
 
     Raises: StorageError for a local prefix or wildcards that match nothing, and for schemes that have no listings.
     """
-    for url in map(Url, [name] if is_literal(name) else unfolded(name)):
+    for url in map(Url, [name] if is_literal(name) else expand_braces(name)):
         if url.is_local:
             yield from _files(url)
         elif url.is_listed:
-            yield from matching_objects(url) if has_wildcards(url) else listed(url)
+            yield from matching_objects(url) if has_wildcards(url) else list_objects(url)
         elif url.is_stored:
             yield from _one_object(url)
         else:
             raise StorageError(f"cannot be listed; possible are local names, {listed_schemes()} and http(s):", url=url)
 
 
-def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
+def list_objects(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     """Yield the objects whose URLs begin with *prefix*, sorted by the bytes of their names.
 
     *flat*: only objects without a slash behind *prefix*. Holds: a page; all objects if the store does not sort.
@@ -74,14 +74,14 @@ def listed(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
 
     pages = _pages(store, prefix, flat)
     first = next(pages)
-    if not first.ordered or not _in_order([*map(name_of, first.entries)]):
+    if not first.ordered or not _is_sorted([*map(name_of, first.entries)]):
         entries_by_name = {name_of(entry): entry for page in (first, *pages) for entry in page.entries}
         yield from (entries_by_name[name] for name in sorted(entries_by_name))
         return
     last: list[str] = []
     for page in chain([first], pages):
         names = [*last, *map(name_of, page.entries)]
-        if not _in_order(names):
+        if not _is_sorted(names):
             raise StorageError("the store lists its objects out of order", url=prefix)
         last = names[-1:]
         yield from page.entries
@@ -92,14 +92,14 @@ def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
 
     *flat*: only objects without a slash behind *prefix*. Raises: StorageError after the last attempt.
     """
-    page = with_retries(lambda: store.page(prefix, "", flat), prefix)
+    page = call_with_retries(lambda: store.page(prefix, "", flat), prefix)
     yield page
     while token := page.next:
-        page = with_retries(partial(store.page, prefix, token, flat), prefix)
+        page = call_with_retries(partial(store.page, prefix, token, flat), prefix)
         yield page
 
 
-def _in_order(names: Sequence[str]) -> bool:
+def _is_sorted(names: Sequence[str]) -> bool:
     """True if *names* ascend strictly, by code points."""
     return not any(map(ge, names, names[1:]))
 
@@ -110,12 +110,12 @@ def matching_objects(url: str) -> Iterator[ListedObject]:
     Raises: StorageError if none matches.
     """
     pattern = Pattern(url)
-    first = next(listed(url, flat=True), None)
+    first = next(list_objects(url, flat=True), None)
     if first is not None and first.url == url:
         yield first
         return
     count = 0
-    for entry in listed(pattern.prefix, pattern.flat):
+    for entry in list_objects(pattern.prefix, pattern.flat):
         if pattern.matches(entry.url):
             count += 1
             yield entry
@@ -129,11 +129,11 @@ def _one_object(url: str) -> Iterator[ListedObject]:
     Raises: StorageError if it does not exist or ends in a slash.
     """
     prefix = Url(url).name.endswith("/")
-    entry = None if prefix else with_retries(object_at(url).head, url)
+    entry = None if prefix else call_with_retries(object_at(url).head, url)
     if entry is not None:
         yield entry
     elif prefix or "*" in Url(url).name:
-        yield from listed(url)  # raises the reason
+        yield from list_objects(url)  # raises the reason
     else:
         raise StorageError("no such object", url=url)
 
@@ -145,28 +145,28 @@ def _files(url: str) -> Iterator[ListedObject]:
     """
     path = path_of(url)
     if not path or os.path.isdir(path):
-        yield from _below(os.path.join(path, ""))
+        yield from _files_below(os.path.join(path, ""))
     elif os.path.lexists(path):
-        yield _file(path)
+        yield _entry_of_file(path)
     elif has_wildcards(url):
-        yield from (_file(path_of(match)) for match in matches(url) if not os.path.isdir(path_of(match)))
+        yield from (_entry_of_file(path_of(match)) for match in match_files(url) if not os.path.isdir(path_of(match)))
     else:
         folder, start = os.path.split(path)
         count = 0
-        for entry in _below(os.path.join(folder, ""), start):
+        for entry in _files_below(os.path.join(folder, ""), start):
             count += 1
             yield entry
         if not count:
             raise StorageError(os.strerror(errno.ENOENT), url=url)
 
 
-def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[ListedObject]:
+def _files_below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ()) -> Iterator[ListedObject]:
     """Yield the files in *folder* whose names begin with *start*, and all files below subfolders with such names.
 
     *folder* ends in a slash, or is "". *above*: the status of each folder on the way here, from the top. Links are
     followed, except to a directory that contains them. Order: by the bytes of the names.
     """
-    with naming(local_url(folder)):
+    with translate_os_errors(local_url(folder)):
         this = os.stat(folder or ".")
         with os.scandir(folder or ".") as entries:
             names = [entry.name + "/" * entry.is_dir() for entry in entries if entry.name.startswith(start)]
@@ -174,12 +174,12 @@ def _below(folder: str, start: str = "", above: tuple[os.stat_result, ...] = ())
         return
     for name in sorted(names, key=os.fsencode):
         if name.endswith("/"):
-            yield from _below(folder + name, above=(*above, this))
+            yield from _files_below(folder + name, above=(*above, this))
         else:
-            yield _file(folder + name)
+            yield _entry_of_file(folder + name)
 
 
-def _file(path: str) -> ListedObject:
+def _entry_of_file(path: str) -> ListedObject:
     """Return the URL, size, time and version of the local file *path*; only the URL of a broken link."""
     try:
         status = os.stat(path)
@@ -189,7 +189,7 @@ def _file(path: str) -> ListedObject:
     return ListedObject(local_url(path), size, status.st_mtime, str(status.st_mtime_ns))
 
 
-def between(prefix: str, suffix: str) -> list[str]:
+def names_between(prefix: str, suffix: str) -> list[str]:
     """Return the existing URLs that begin with *prefix*, end in *suffix*, and have a text without a slash between them.
 
     Order: sorted. Empty for commands, and for stores that have no listings.
@@ -200,7 +200,7 @@ def between(prefix: str, suffix: str) -> list[str]:
         candidates = _files_with_prefix(prefix, suffix)
     elif start.is_listed:
         flat = "/" not in suffix
-        candidates = (entry.url for entry in listed(prefix + Url(prefix + suffix).query, flat))
+        candidates = (entry.url for entry in list_objects(prefix + Url(prefix + suffix).query, flat))
     shortest = len(prefix) + len(suffix)
     return [
         url
@@ -224,7 +224,7 @@ def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
     return sorted(name for name in names if os.path.isfile(path_of(name)))
 
 
-def existing(urls: Sequence[str]) -> set[str]:
+def find_existing(urls: Sequence[str]) -> set[str]:
     """Return the URLs among *urls* that exist. Many in one store are looked up by one listing of their common prefix.
 
     Raises: StorageError if a server's response does not say it.
@@ -233,13 +233,13 @@ def existing(urls: Sequence[str]) -> set[str]:
     queries = {Url(url).query for url in urls}
     if len(urls) <= MAX_SINGLE_LOOKUPS or not Url(urls[0]).is_listed or prefix.count("/") < 3 or len(queries) > 1:
         return {url for url in urls if exists(url)}
-    return set(urls) & {entry.url for entry in listed(prefix + queries.pop())}
+    return set(urls) & {entry.url for entry in list_objects(prefix + queries.pop())}
 
 
 # ---- contents of listed files and objects, with requests side by side ----
 
 
-def contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
+def read_contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
     """Yield all bytes of each of *entries*, whose sizes are known, in order.
 
     Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set, and 32 for ranges of objects above 16
@@ -270,9 +270,9 @@ def content_of(entry: ListedObject) -> bytes:
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
         if (entry.size or 0) > MAX_WHOLE_OBJECT_BYTES and probe(entry.url).version == version:
-            return _in_ranges(entry.url, entry.size or 0, version)
-        return fetched(entry.url, 0, entry.size or 0, version, REPLACED_SINCE_LISTING, listed=True)
-    with naming(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
+            return _read_ranges(entry.url, entry.size or 0, version)
+        return fetch_range(entry.url, 0, entry.size or 0, version, REPLACED_SINCE_LISTING, listed=True)
+    with translate_os_errors(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
         before = str(FileVersion.of(file))
         data = file.readall()
         after = str(FileVersion.of(file))
@@ -281,7 +281,7 @@ def content_of(entry: ListedObject) -> bytes:
     return data
 
 
-def _in_ranges(url: str, size: int, version: str) -> bytes:
+def _read_ranges(url: str, size: int, version: str) -> bytes:
     """Return all bytes of a large object, received in ranges of 8 MiB side by side.
 
     *size* in bytes and *version* are those of the listing. Raises: StorageError if it can't be read, or was replaced
@@ -292,7 +292,7 @@ def _in_ranges(url: str, size: int, version: str) -> bytes:
     for begin in range(0, size, OBJECT_RANGE_BYTES):
         if len(waiting) >= requests_at_once():
             data.write(waiting.popleft()())
-        task = partial(fetched, url, begin, min(begin + OBJECT_RANGE_BYTES, size), version, REPLACED_SINCE_LISTING)
+        task = partial(fetch_range, url, begin, min(begin + OBJECT_RANGE_BYTES, size), version, REPLACED_SINCE_LISTING)
         waiting.append(_threads(os.getpid(), MAX_REQUESTS_AT_ONCE).submit(task))
     while waiting:
         data.write(waiting.popleft()())

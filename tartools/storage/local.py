@@ -13,15 +13,23 @@ from contextlib import suppress
 from functools import cache
 
 from tartools.errors import ExistsError, StorageError, UsageError, shown
-from tartools.storage.interrupts import handled_signals
-from tartools.storage.streams import FileSink, InputFile, changed, enlarge, naming, sync_file, wait_until_ready
+from tartools.storage.interrupts import allow_signals
+from tartools.storage.streams import (
+    FileSink,
+    InputFile,
+    changed_input_error,
+    enlarge_pipe,
+    sync_file,
+    translate_os_errors,
+    wait_until_ready,
+)
 from tartools.storage.url import FILE_PREFIX, Url
 
 MAX_TEMPORARY_NAME_BYTES = 100  # bytes of the output's name in that of the temporary file; file systems allow 255
 _made: set[str] = set()  # folders of outputs
 
 
-def identity(url: str) -> str:
+def canonical_name(url: str) -> str:
     """Return a text that is equal for all names of one local file: its real path; for other URLs the URL itself."""
     return os.path.realpath(path_of(url)) if Url(url).is_local else str(url)
 
@@ -63,7 +71,7 @@ class FileInput:
         self.file: io.FileIO | None = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
         if not regular:
-            enlarge(file.fileno())
+            enlarge_pipe(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError, at the end also if the file has changed."""
@@ -124,10 +132,10 @@ def read_small(url: str, max_bytes: int) -> bytes | None:
                 data += part
         finally:
             os.close(fd)
-    except OSError as error:  # not by `naming`, whose block costs 2 µs a file
+    except OSError as error:  # not by `translate_os_errors`, whose block costs 2 µs a file
         raise StorageError(error.strerror or str(error), url=url) from error
     if len(data) != size:  # one `read` returns one version, so that the size is enough
-        raise changed(url)
+        raise changed_input_error(url)
     return data
 
 
@@ -139,7 +147,7 @@ def check_readable(url: str) -> int | None:
     path = path_of(url)
     try:
         status = os.stat(path)
-    except OSError as error:  # not by `naming`, whose block costs 2 µs a file
+    except OSError as error:  # not by `translate_os_errors`, whose block costs 2 µs a file
         raise StorageError(error.strerror or str(error), url=url) from error
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
@@ -206,7 +214,7 @@ def open_append(url: str) -> FileSink:
     Raises: StorageError.
     """
     path = path_of(url)
-    with naming(url):
+    with translate_os_errors(url):
         if not os.path.lexists(os.path.dirname(path) or "."):
             make_directory(os.path.dirname(path))
         sink = FileSink(path, url, os.O_CREAT | os.O_APPEND, 0o600)
@@ -222,11 +230,11 @@ class OpenOutput:
 
     def __init__(self, sink: FileSink) -> None:
         self.sink = sink
-        enlarge(sink.fileno())
+        enlarge_pipe(sink.fileno())
 
     def commit(self) -> None:
         """Close the file. Raises: StorageError if that fails."""
-        with naming(self.sink.url):
+        with translate_os_errors(self.sink.url):
             self.sink.close()
 
     def abort(self) -> None:
@@ -245,13 +253,13 @@ def sync_folder(url: str) -> None:
     Raises: StorageError.
     """
     if Url(url).is_local:
-        with naming(url):
+        with translate_os_errors(url):
             sync_file(os.path.dirname(os.path.realpath(path_of(url))))
 
 
 def remove(url: str) -> None:
     """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
-    with naming(url), suppress(FileNotFoundError):
+    with translate_os_errors(url), suppress(FileNotFoundError):
         os.unlink(path_of(url))
         sync_folder(url)
 
@@ -297,7 +305,7 @@ def make_directory(url: str) -> list[str]:
     while parent and not os.path.isdir(parent):
         missing.append(parent)
         parent = os.path.dirname(parent)
-    with naming(url):
+    with translate_os_errors(url):
         os.makedirs(path, exist_ok=True)
         for folder in missing:
             sync_file(os.path.dirname(folder))
@@ -322,7 +330,7 @@ def open_in_place(path: str, url: str) -> OpenOutput:
 
     *url*: its name for messages. Raises: UsageError for a terminal; OSError.
     """
-    with handled_signals():  # a fifo waits for its reader
+    with allow_signals():  # a fifo waits for its reader
         sink = FileSink(path, url)
     if os.isatty(sink.fileno()):
         sink.close()
@@ -365,7 +373,7 @@ class FileOutput:
         synced = self._synced
         if not synced:
             self.sync()
-        with naming(self.sink.url):
+        with translate_os_errors(self.sink.url):
             lock = os.dup(self.sink.fileno())  # until the file has its name
             try:
                 self.sink.close()

@@ -20,12 +20,12 @@ def login_of(host: str) -> Login | None:
     for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
         with suppress(OSError):
             path = os.path.expanduser(name)
-            return _parsed(path, os.stat(path).st_mtime_ns, host)
+            return _read_login(path, os.stat(path).st_mtime_ns, host)
     return None
 
 
 @functools.cache
-def _parsed(path: str, modified: int, host: str) -> Login | None:
+def _read_login(path: str, modified: int, host: str) -> Login | None:
     """Return the login for *host* in the file *path*; None if it has none or can't be parsed.
 
     *modified*: the file's mtime in ns, which makes the cached result of an older version unused.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tartools.errors import StorageError
 from tartools.storage.local import path_of
-from tartools.storage.url import Url, unpinned
+from tartools.storage.url import Url, drop_commit
 
 _RANGE_NUMBER = r"([0-9]{1,99})"
 _WILDCARDS = "*?["
@@ -21,7 +21,7 @@ _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
 # ---- braces ----
 
 
-def unfolded(pattern: str) -> list[str]:
+def expand_braces(pattern: str) -> list[str]:
     """Return the texts that the braces of *pattern* expand to; unbalanced braces are taken literally."""
     if "{" not in pattern:
         return [pattern]
@@ -33,13 +33,13 @@ def unfolded(pattern: str) -> list[str]:
         return [pattern]
 
 
-def quoted(url: str) -> str:
+def escape_name(url: str) -> str:
     """Return *url*, the name of one object, such that `expand` returns it alone.
 
     Braces in remote names would expand, and there is no escape. So a set `[{{]` makes them unbalanced, and wildcards
     become sets of one character.
 
-    >>> quoted("s3://b/{0..9}-*.tar"), quoted("s3://b/a*.tar"), quoted("{0..9}.tar")
+    >>> escape_name("s3://b/{0..9}-*.tar"), escape_name("s3://b/a*.tar"), escape_name("{0..9}.tar")
     ('s3://b/[{{]0..9}-[*].tar', 's3://b/a*.tar', '{0..9}.tar')
     """
     if not Url(url).is_listed or "{" not in url or url.count("{") != url.count("}"):
@@ -47,13 +47,13 @@ def quoted(url: str) -> str:
     return re.sub(r"[*?[]", r"[\g<0>]", Url(url).name).replace("{", "[{{]", 1) + Url(url).query
 
 
-def folded(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: False) -> Iterator[str]:
-    """Yield *urls*, with runs that count up in one number folded into a pattern with braces.
+def fold_numbers(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: False) -> Iterator[str]:
+    """Yield *urls*, with each run of URLs that count up in one number as one pattern with braces.
 
-    `unfolded` gives *urls* back, in their order, if they have no braces. *is_taken*: True for a pattern that is the
-    name of a file or an object; its URLs are yielded instead.
+    `expand_braces` gives *urls* back, in their order, if they have no braces. *is_taken*: called with a pattern; if it
+    returns True, because a file or an object has this name, the URLs are yielded instead.
 
-    >>> list(folded(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
+    >>> list(fold_numbers(["a-08", "a-09", "a-10", "a-12", "b9", "b10"]))
     ['a-{08..10}', 'a-12', 'b{9..10}']
     """
     remaining = iter(urls)
@@ -62,7 +62,7 @@ def folded(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: F
         return
     around: tuple[str, str] | None = None  # what is before and behind the number that counts up
     for url in remaining:
-        next_around = _around(last, url)
+        next_around = _texts_around_number(last, url)
         padded = around and re.match("0[0-9]", first[len(around[0]) :])  # then all numbers have as many digits
         if next_around is None or around not in (None, next_around) or (padded and len(url) != len(first)):
             yield from _pattern(first, last, around, is_taken)
@@ -71,7 +71,7 @@ def folded(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda text: F
     yield from _pattern(first, last, around, is_taken)
 
 
-def _around(first_url: str, second_url: str) -> tuple[str, str] | None:
+def _texts_around_number(first_url: str, second_url: str) -> tuple[str, str] | None:
     """Return the texts before and behind the number that is higher by 1 in the second URL than in the first.
 
     None if they differ in anything else, or contain braces.
@@ -99,7 +99,7 @@ def _pattern(first: str, last: str, around: tuple[str, str] | None, is_taken: Ca
     head, tail = around
     low, high = (text[len(head) : len(text) - len(tail)] for text in (first, last))
     text = f"{head}{{{low}..{high}}}{tail}"
-    return unfolded(text) if is_taken(text) else [text]
+    return expand_braces(text) if is_taken(text) else [text]
 
 
 # ---- wildcards ----
@@ -144,7 +144,7 @@ class Pattern:
     def matches(self, url: str) -> bool:
         """True if *url*, which begins with *prefix*, matches the pattern; never for a name that ends in a slash."""
         names = url[self._begin : len(url) - len(self._query)].split("/")
-        return bool(names[-1]) and _fits(self._parts, names)
+        return bool(names[-1]) and _is_match(self._parts, names)
 
 
 def _part(text: str) -> Part:
@@ -162,7 +162,7 @@ def _part(text: str) -> Part:
     return fits if text.startswith(".") else lambda name: not name.startswith(".") and fits(name)
 
 
-def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
+def _is_match(parts: Sequence[Part], names: Sequence[str]) -> bool:
     """True if *names*, a path split at slashes, match *parts*, the pattern split so; `**` (None) matches any number."""
     for place, part in enumerate(parts):
         if part is None:
@@ -170,7 +170,7 @@ def _fits(parts: Sequence[Part], names: Sequence[str]) -> bool:
             # is as deep as the pattern has `**`.
             remaining_parts = parts[place + 1 :]
             for passed in range(place, len(names)):
-                if remaining_parts and _fits(remaining_parts, names[passed:]):
+                if remaining_parts and _is_match(remaining_parts, names[passed:]):
                     return True
                 if names[passed].startswith("."):
                     return False
@@ -212,7 +212,7 @@ def is_literal(url: str) -> bool:
     return Url(url).is_local and "\0" not in url and os.path.lexists(path_of(url))
 
 
-def matches(url: str) -> list[str]:
+def match_files(url: str) -> list[str]:
     """Return the URLs of the local files that match the wildcards of *url*, sorted by bytes.
 
     Raises: StorageError if there are none.
@@ -253,8 +253,8 @@ def relative_name(shard: str, folder: str) -> str:
     >>> relative_name("s3://b/sets/a.tar", "s3://b/sets/"), relative_name("s3://b/a.tar", "sets/")
     ('a.tar', 's3://b/a.tar')
     """
-    inside = unpinned(shard).removeprefix(unpinned(folder))
-    if len(inside) < len(unpinned(shard)) and not os.path.isabs(inside):  # as behind two slashes
+    inside = drop_commit(shard).removeprefix(drop_commit(folder))
+    if len(inside) < len(drop_commit(shard)) and not os.path.isabs(inside):  # as behind two slashes
         return inside
     if not Url(shard).is_local or "://" in shard:
         return shard

@@ -26,7 +26,7 @@ class OpenFileCache:
         self._opening = threading.Lock()
         self._cold_reads = 0  # reads to come of places that are taken not to be in the page cache
 
-    def file(self, number: int, opened: Callable[[], io.FileIO]) -> io.FileIO:
+    def open_file(self, number: int, opened: Callable[[], io.FileIO]) -> io.FileIO:
         """Return the open file for *number*; `opened()` opens it if it is not in the cache.
 
         Raises: StorageError if the file that is dropped from the full cache has changed since it was opened.
@@ -48,7 +48,7 @@ class OpenFileCache:
 
         There are fewer if a file ends earlier.
         """
-        started = self._started(files, begins, sizes)
+        started = self._start_read(files, begins, sizes)
         data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
         self._note(started, len(files))
         return data
@@ -60,7 +60,7 @@ class OpenFileCache:
 
         Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes.
         """
-        started = self._started(files, begins, sizes)
+        started = self._start_read(files, begins, sizes)
         offset = count = 0
         for file, begin, size in zip(files, begins, sizes, strict=True):
             count += os.preadv(file.fileno(), [buffer[offset : offset + size]], begin)
@@ -68,7 +68,7 @@ class OpenFileCache:
         self._note(started, len(files))
         return count
 
-    def _started(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
+    def _start_read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
         """Return the time before a read; ask the kernel for all places first if recent reads were slow."""
         if self._cold_reads and hasattr(os, "posix_fadvise"):
             for file, begin, size in zip(files, begins, sizes, strict=True):

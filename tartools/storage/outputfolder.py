@@ -18,9 +18,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from tartools.errors import ExistsError, StorageError, UsageError
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.local import (
-    identity,
+    canonical_name,
     is_temporary_name,
     lock_new,
     make_directory,
@@ -28,7 +28,7 @@ from tartools.storage.local import (
     temporary_name,
 )
 from tartools.storage.scratch import remove_tree
-from tartools.storage.streams import FileSink, naming, sync_all, sync_file, unlock
+from tartools.storage.streams import FileSink, sync_all, sync_file, translate_os_errors, unlock
 from tartools.storage.url import Url
 
 
@@ -49,14 +49,14 @@ def check_folder(url: str) -> None:
 
 
 @contextmanager
-def writing_folder(url: str, force: bool, inputs: Iterable[str] = ()) -> Iterator[OutputFolder]:
+def open_output_folder(url: str, force: bool, inputs: Iterable[str] = ()) -> Iterator[OutputFolder]:
     """Yield the output folder *url*: committed if the block ends normally, else aborted.
 
     *force*: replace files that exist in it, but none of *inputs*, URLs. Raises: StorageError.
     """
     output: OutputFolder | None = None
     try:
-        with deferred_signals():
+        with defer_signals():
             output = OutputFolder(url, force, inputs)
         yield output
         output.commit()
@@ -76,7 +76,7 @@ class OutputFolder:
     def __init__(self, url: str, force: bool, inputs: Iterable[str] = ()) -> None:
         self._url = url
         self._force = force
-        self._inputs = {os.fsencode(identity(name)) for name in inputs if Url(name).is_local}
+        self._inputs = {os.fsencode(canonical_name(name)) for name in inputs if Url(name).is_local}
         self._path = os.path.realpath(path_of(url))
         self._exists = os.path.isdir(self._path)
         parent, name = os.path.split(self._path)
@@ -84,7 +84,7 @@ class OutputFolder:
         self._known: set[bytes] = set()  # folders that were made
         self._open = True
         try:
-            with naming(url):
+            with translate_os_errors(url):
                 if self._exists:
                     parent, name = self._path, "tartools"
                 hidden, self._lock = _hidden_folder(parent, name)
@@ -121,7 +121,7 @@ class OutputFolder:
         Signals are handled after it. Raises: ExistsError if a name is taken by now; StorageError; then none appears.
         """
         sync_all()  # one call for all files: to sync each of a million small ones would take hours
-        with deferred_signals(), naming(self._url):
+        with defer_signals(), translate_os_errors(self._url):
             if self._exists:
                 self._move_files()
             else:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.streams import Completable
 
 Writer = TypeVar("Writer", bound=Completable)
@@ -23,7 +23,7 @@ class Pending(Generic[Writer]):
     """
 
     def __init__(self, owner: object, begin: Callable[[], Writer]) -> None:
-        with deferred_signals():
+        with defer_signals():
             self._process = os.getpid()
             self._writer = begin()
             self._finalizer = weakref.finalize(owner, _abort, self._writer, self._process)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from tartools.errors import StorageError, UsageError, concealed
-from tartools.storage.children import TERM_SECONDS, Child, end_all, how_it_ended, readers
-from tartools.storage.streams import FileSink, Input, enlarge
+from tartools.storage.children import TERM_SECONDS, Child, describe_status, end_all, reader_pids
+from tartools.storage.streams import FileSink, Input, enlarge_pipe
 from tartools.storage.url import PIPE_PREFIX
 
 # Syntax that changes the meaning of quotes, or of quoted text: arithmetic, expansions, comments; and
@@ -43,7 +43,7 @@ def fill_template(template: str, word: str) -> str:
     """
     placeholder = re.compile(r"""'{}'|"{}"|{}""")
     if re.search(rf"\$(?:{placeholder.pattern})", template):  # $"text" and $'text' are other kinds of quotes
-        raise _refused(template, word)
+        raise _unquotable_error(template, word)
     if shlex.quote(word) == word:
         return placeholder.sub(word, template)
     quoted = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{}|['"]""", re.DOTALL)
@@ -58,13 +58,13 @@ def fill_template(template: str, word: str) -> str:
             return shlex.quote(word)
         unclosed = part[part.find("$(") :].count(")") < part.count("$(")
         if URL_PLACEHOLDER in part or part in "'\"" or unclosed or _NESTED_PIPE.search(template):
-            raise _refused(template, word)
+            raise _unquotable_error(template, word)
         return part
 
     return quoted.sub(put, template)
 
 
-def _refused(template: str, word: str) -> UsageError:
+def _unquotable_error(template: str, word: str) -> UsageError:
     """Return the error that the shell might not read *word*, in place of {} in *template*, as one word."""
     return UsageError(
         f'a shell might not read this name as one word here: write "${SHARD_VARIABLE}" instead of {{}}, '
@@ -86,7 +86,7 @@ def run_template(template: str, word: str) -> None:
         child.end()
         raise
     if status:
-        raise StorageError(f"the command for this shard {how_it_ended(status)}: {concealed(template)}", url=word)
+        raise StorageError(f"the command for this shard {describe_status(status)}: {concealed(template)}", url=word)
 
 
 class CommandInput(Input):
@@ -100,13 +100,13 @@ class CommandInput(Input):
         self._child = Child(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env)
         assert isinstance(self._child.stdout, io.FileIO)
         self._output = self._child.stdout
-        enlarge(self._output.fileno())
+        enlarge_pipe(self._output.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError if the command failed."""
         count = self._output.readinto(view) or 0
         if not count and (status := self._child.wait()):
-            raise StorageError(f"the command {how_it_ended(status)}", url=self._url)
+            raise StorageError(f"the command {describe_status(status)}", url=self._url)
         return count
 
     def fileno(self) -> int:
@@ -147,14 +147,14 @@ class CommandOutput:
         assert self._child.stdin is not None
         with self._child.stdin as pipe:
             self.sink = FileSink(os.dup(pipe.fileno()), url)  # so that the descriptor has one owner
-        enlarge(self.sink.fileno())
+        enlarge_pipe(self.sink.fileno())
         self._open = True
 
     def commit(self) -> None:
         """Close the pipe and wait for the command. Raises: StorageError if it ends with a status other than 0."""
         self.sink.close()
         if status := self._child.wait():
-            raise StorageError(f"the command {how_it_ended(status)}", url=self.sink.url)
+            raise StorageError(f"the command {describe_status(status)}", url=self.sink.url)
         self._open = False
 
     def abort(self) -> None:
@@ -164,7 +164,7 @@ class CommandOutput:
         """
         if self._open:
             self._open = False
-            pipe_readers = None if self.sink.closed else partial(readers, self.sink.fileno())
+            pipe_readers = None if self.sink.closed else partial(reader_pids, self.sink.fileno())
             end_all([self._child], signal.SIGKILL, others=pipe_readers)
             self.sink.close()
 

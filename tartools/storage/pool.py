@@ -1,4 +1,4 @@
-"""Calls side by side: `Threads` makes them, `windowed` takes their results within bounds, in order or as they come.
+"""Concurrent calls: `Threads` makes them, `call_in_window` takes results within bounds, in order or as they come.
 
 Other engines are in `run`: they have calls made by an executor, by other processes, or on a cluster.
 """
@@ -129,7 +129,7 @@ class Threads(Generic[Item, Result]):
                 thread.join(until and max(until - time.monotonic(), 0))
 
 
-def windowed(
+def call_in_window(
     items: Iterable[Item], engine: Engine[Item, Result], window: int, *, ordered: bool = True, busy: int | None = None
 ) -> Generator[tuple[Item, Callable[[], Result]], None, None]:
     """Yield each of *items* with a function that returns the result of *engine* for it, or raises its error.

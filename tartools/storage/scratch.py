@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable
 
 from tartools.errors import StorageError
-from tartools.storage.interrupts import deferred_signals
+from tartools.storage.interrupts import defer_signals
 from tartools.storage.local import FileInput
 from tartools.storage.streams import FileSink, Input, InputFile, SharedFile, Stream, chunks
 
@@ -22,10 +22,10 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
     Its `write` writes everything. Raises: StorageError.
     """
     place = _place(folder)
-    return FileSink(_nameless(place), f"temporary file in {place}")
+    return FileSink(_open_nameless(place), f"temporary file in {place}")
 
 
-def _nameless(where: str) -> int:
+def _open_nameless(where: str) -> int:
     """Return the descriptor, for reading and writing, of a new file without a name in the folder *where*.
 
     Raises: StorageError.
@@ -36,7 +36,7 @@ def _nameless(where: str) -> int:
         with contextlib.suppress(OSError):  # for one, a file system that does not support it
             return os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600)
     try:
-        with deferred_signals():
+        with defer_signals():
             fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)
             os.unlink(name)
     except OSError as error:
@@ -48,11 +48,11 @@ def _place(folder: str | None) -> str:
     """Return *folder*, or the default folder of temporary files (`$TMPDIR`, else /tmp) if it is None or ""."""
     import tempfile
 
-    with deferred_signals():  # it tries the folder with a file of its own, once
+    with defer_signals():  # it tries the folder with a file of its own, once
         return folder or tempfile.gettempdir()
 
 
-def reread(file: io.FileIO) -> io.BufferedReader:
+def reopen_scratch(file: io.FileIO) -> io.BufferedReader:
     """Return a new reader of the open temporary *file*, from its first byte on. The caller closes both."""
     reader = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
     reader.seek(0)
@@ -71,9 +71,9 @@ def spool(stream: Stream, folder: str | None = None, note: Callable[[int], objec
     return scratch
 
 
-def copied(stream: Stream) -> io.BufferedReader:
+def copy_to_scratch(stream: Stream) -> io.BufferedReader:
     """Read *stream* to its end into an unnamed scratch file; return a reader of that from its first byte on."""
-    return reread(spool(stream))
+    return reopen_scratch(spool(stream))
 
 
 class Copy:

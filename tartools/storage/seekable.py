@@ -12,11 +12,11 @@ from tartools import storage
 from tartools.errors import StorageError
 from tartools.storage.checks import probe
 from tartools.storage.local import path_of
-from tartools.storage.objects import fetched, object_at
+from tartools.storage.objects import fetch_range, object_at
 from tartools.storage.objects.contract import Object
 from tartools.storage.objects.ranges import RangedInput
 from tartools.storage.outputs import ClosedByBlock, Pending
-from tartools.storage.scratch import copied
+from tartools.storage.scratch import copy_to_scratch
 from tartools.storage.streams import (
     FILE_BUFFER_BYTES,
     FileVersion,
@@ -25,8 +25,8 @@ from tartools.storage.streams import (
     Sink,
     check_whole,
     chunks,
-    naming,
     stream_file,
+    translate_os_errors,
 )
 from tartools.storage.url import Url
 
@@ -35,7 +35,7 @@ TAIL_BYTES = 64 << 10  # bytes at the end that are kept once read: directories o
 MAX_SKIPPED_BYTES = 1 << 20  # bytes that a seek forward reads and drops: a new request takes longer
 
 
-def reading(url: str) -> io.BufferedReader:
+def open_as_file(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file, which can seek if *url* is a local file or an object.
 
     If a server has no ranges, the whole object is copied to a temporary file first.
@@ -44,7 +44,7 @@ def reading(url: str) -> io.BufferedReader:
     """
     url = Url(url)
     if url.is_local:
-        with naming(url):
+        with translate_os_errors(url):
             return open(path_of(url), "rb")
     if not url.is_stored or url.read_command:
         return stream_file(storage.open_read(url), url)
@@ -54,15 +54,15 @@ def reading(url: str) -> io.BufferedReader:
     return _copy(RangedInput(object_at(url)), url)
 
 
-def seekable(url: str) -> io.BufferedReader:
+def open_seekable(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file that can seek: of a pipe or fifo a temporary copy."""
-    return reading(url) if storage.is_seekable(url) else _copy(storage.open_read(url), url)
+    return open_as_file(url) if storage.is_seekable(url) else _copy(storage.open_read(url), url)
 
 
-def version(file: io.BufferedReader) -> str:
-    """Return the version of *file*, which `reading` or `seekable` returned, in the form of `checks.version_of`.
+def version_of_file(file: io.BufferedReader) -> str:
+    """Return the version of *file*, which `open_as_file` or `open_seekable` returned.
 
-    That is the size in bytes, a blank, and the mtime in ns or the ETag; of a temporary copy only the size.
+    It is the size in bytes, a blank, and the mtime in ns or the ETag; of a temporary copy only the size.
     """
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
@@ -77,7 +77,7 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
     Raises: StorageError, also if the server did not state the length, so that the copy may be truncated.
     """
     try:
-        file = copied(stream)
+        file = copy_to_scratch(stream)
     finally:
         stream.close()
     try:
@@ -128,7 +128,7 @@ class _RangedFile(SeekableFile):
         if self._position >= self._size:
             return 0
         if self._position >= self._size - TAIL_BYTES and (self._tail or self._at != self._position):
-            return self._from_tail(buffer)
+            return self._copy_from_tail(buffer)
         if self._owner != os.getpid():  # the connection belongs to the parent process
             self._input, self._owner = None, os.getpid()
         if self._input is None or not 0 <= self._position - self._at <= MAX_SKIPPED_BYTES:
@@ -148,10 +148,10 @@ class _RangedFile(SeekableFile):
         self._at = self._position
         return count
 
-    def _from_tail(self, buffer: memoryview) -> int:
+    def _copy_from_tail(self, buffer: memoryview) -> int:
         """Copy bytes at the position from the last 64 KiB, which are requested once and kept; return how many."""
         begin = max(self._size - TAIL_BYTES, 0)
-        self._tail = self._tail or fetched(
+        self._tail = self._tail or fetch_range(
             self._source.url, begin, self._size, self.version, "was replaced while it was being read"
         )
         data = self._tail[self._position - begin :][: len(buffer)]

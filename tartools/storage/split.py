@@ -105,7 +105,7 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
     joined: dict[str, list[Url]] = {}
     for archive, archive_parts in by_archive.items():
         try:
-            joined[archive] = [_joined(archive_parts, whole_too=archive in names)]
+            joined[archive] = [_join_parts(archive_parts, whole_too=archive in names)]
         except StorageError as error:
             if on_fault is None:
                 raise
@@ -136,7 +136,7 @@ def _has_years(parts: Sequence[SplitPart]) -> bool:
     return not has_first and any(token.isdigit() and len(token) >= MIN_YEAR_DIGITS for token in tokens)
 
 
-def _joined(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
+def _join_parts(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
     """Return one URL for *parts* of an archive; a first part alone stays as it is, since there may be no other.
 
     *whole_too*: True if the archive itself is an input, too. Raises: StorageError if these are not all parts.
@@ -148,9 +148,10 @@ def _joined(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
     if len(kinds) > 1:
         names = " and ".join(shown(part.url).rpartition("/")[2] for part in reversed(kinds.values()))
         raise StorageError(
-            f"its parts have names of two kinds, {names}: name those of one kind, {wildcard(first)}", url=first.archive
+            f"its parts have names of two kinds, {names}: name those of one kind, {parts_pattern(first)}",
+            url=first.archive,
         )
-    grows = _grows([part.token.lower() for part in parts])
+    grows = _has_growing_tokens([part.token.lower() for part in parts])
     numbered = _by_number(parts, _grown_number if grows else _number)
     begin = 1 if first.token.isdigit() and 0 not in numbered else 0
     missing = next(number for number in range(begin, len(parts) + begin + 1) if number not in numbered)
@@ -162,7 +163,7 @@ def _joined(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
     return split_url(first.prefix, [part.url[len(first.prefix) :] for part in ordered])
 
 
-def _grows(tokens: Sequence[str]) -> bool:
+def _has_growing_tokens(tokens: Sequence[str]) -> bool:
     """True if *tokens* are of several lengths and no plain numbers, so that they grow as the suffixes of split(1)."""
     has_zeros = any(token.startswith("0") and len(token) > 1 for token in tokens)
     return len({*map(len, tokens)}) > 1 and (has_zeros or not tokens[0].isdigit())
@@ -237,7 +238,7 @@ def _missing_part(
     by_itself = f" (an archive by itself is read from stdin: < {shown(part.url)})" if part.url.is_local else ""
     return StorageError(
         f"{what} of an archive that was split, and {order}, {token!r}, is missing: "
-        f"name all parts, {wildcard(part)}{by_itself}",
+        f"name all parts, {parts_pattern(part)}{by_itself}",
         url=part.archive,
     )
 
@@ -253,7 +254,7 @@ def _token(number: int, like: str) -> str:
     return letters.upper() if like.isupper() else letters
 
 
-def wildcard(part: SplitPart) -> str:
+def parts_pattern(part: SplitPart) -> str:
     """Return the words that name all parts: a pattern in quotes, or their URLs where wildcards do not expand."""
     if part.url.is_local or part.url.is_listed:
         return f"'{shown(part.prefix)}*'"
@@ -291,7 +292,7 @@ def split_part_advice(url: str) -> str:
     part = parse_part(url) if has_part_name(url) else None
     if part is None:
         return ""
-    return f"this is part {part.token!r} of an archive that was split; name all parts: {wildcard(part)}"
+    return f"this is part {part.token!r} of an archive that was split; name all parts: {parts_pattern(part)}"
 
 
 # ---- reading ----
@@ -329,7 +330,7 @@ class SplitInput(Input):
 
     def _hashed_stream(self, stream: Input) -> Input:
         """Return the *stream* of the next part, as one that computes its checksum if that is to be compared."""
-        self._hashed = None if self._sums is None else self._sums.hashed(self._parts[len(self._sizes)], stream)
+        self._hashed = None if self._sums is None else self._sums.hash_input(self._parts[len(self._sizes)], stream)
         return self._hashed or stream
 
     def readinto(self, view: memoryview, /) -> int:

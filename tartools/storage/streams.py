@@ -19,7 +19,7 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes,
 
 
 @contextmanager
-def naming(url: str) -> Iterator[None]:
+def translate_os_errors(url: str) -> Iterator[None]:
     """Turn an OSError of the block (no such file, too many open files) into a StorageError that names *url*."""
     try:
         yield
@@ -134,9 +134,9 @@ class InputFile(SharedFile):
             return
         new = os.fstat(self.fileno())
         if new.st_size != old.st_size or new.st_mtime_ns != old.st_mtime_ns:
-            raise changed(self.url)
+            raise changed_input_error(self.url)
         if new.st_ctime_ns != old.st_ctime_ns and not self._has_new_status(old, new):
-            raise changed(self.url)
+            raise changed_input_error(self.url)
 
     def _has_new_status(self, old: os.stat_result, new: os.stat_result) -> bool:
         """True if the file has another mode, owner, number of links or name in its status *new* than in *old*."""
@@ -202,7 +202,7 @@ def size_in_version(version: str | None) -> int | None:
     return int(digits) if digits.isdecimal() and len(digits) <= MAX_SIZE_DIGITS else None
 
 
-def changed(url: str) -> StorageError:
+def changed_input_error(url: str) -> StorageError:
     """Return the error of an input that changed while it was read."""
     return StorageError("this file changed while it was read; start again when nothing writes to it", url=url)
 
@@ -241,7 +241,7 @@ class FileSink(SharedFile):
 
     def sync(self) -> None:
         """Flush the written data to the disk; does nothing with `TARTOOLS_FSYNC=0`. Raises: StorageError."""
-        with naming(self.url):
+        with translate_os_errors(self.url):
             sync_file(self)
 
 
@@ -294,7 +294,7 @@ def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) ->
     return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
-def enlarge(fd: int) -> None:
+def enlarge_pipe(fd: int) -> None:
     """Give the pipe *fd* a buffer of 1 MiB if the system can: twice the speed on small members. Ignores other files."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with suppress(OSError):  # not a pipe, or the user's limit of pipe memory is reached
@@ -302,7 +302,7 @@ def enlarge(fd: int) -> None:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def silence_stderr() -> Iterator[None]:
     """Discard output to stderr during the block, also of code that is not Python."""
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -118,10 +118,10 @@ class Url(str):
         raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {schemes})", url=self)
 
 
-def unpinned(url: str) -> str:
+def drop_commit(url: str) -> str:
     """Return *url* without the commit that `expand` has put in place of a revision.
 
-    >>> unpinned(f"hf://datasets/org/set@{'7' * 40}/a.tar"), unpinned("hf://datasets/org/set@dev/a.tar")
+    >>> drop_commit(f"hf://datasets/org/set@{'7' * 40}/a.tar"), drop_commit("hf://datasets/org/set@dev/a.tar")
     ('hf://datasets/org/set/a.tar', 'hf://datasets/org/set@dev/a.tar')
     """
     return re.sub(_PINNED_URL, r"\1", url) if url.startswith("hf:") else url
@@ -212,7 +212,7 @@ def _scheme_of(text: str) -> str:
 
 
 @cache
-def loaded_module(module: str) -> object:
+def load_module(module: str) -> object:
     """Import and return the module `tartools.storage.MODULE`; *module*: a name from the table of schemes."""
     name = f"tartools.storage.{module}"
     __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start

@@ -22,13 +22,14 @@ MAX_TEXTS_COMPARED = 8  # distinct texts that are found by comparison; with more
 
 @dataclass
 class Bulk:
-    """Samples in columns, with the offsets of their payloads. f is the index of a field, n the index of a sample.
+    """Samples in columns, with the places of their payloads. f is the index of a field, n the index of a sample.
 
     `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case.
-    `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field.
+    `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of
+    joined samples they tell only the order of the fields.
     `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not asked for.
     `uniform`: True if all samples have all fields, in this order.
-    `columns[f][n]`: the payload; if `columns` is None, it is in `data`, from `places[f, n]` on.
+    `columns[f][n]`: the payload; if `columns` is None, the payload is in `data`, from `places[f, n]` on.
     """
 
     keys: list[bytes]
@@ -48,7 +49,7 @@ class Bulk:
         return self.__dict__ | ({"data": bytes(self.data)} if isinstance(self.data, memoryview) else {})
 
     def part(self, selection: slice) -> Bulk:
-        """Return the samples at *selection*."""
+        """Return the samples in the slice *selection*, as a `Bulk` of their own."""
         columns = self.columns and {n: column[selection] for n, column in self.columns.items()}
         arrays = {name: getattr(self, name)[:, selection] for name in ("offsets", "sizes", "places")}
         return replace(self, keys=self.keys[selection], urls=self.urls[selection], columns=columns, **arrays)

@@ -26,7 +26,7 @@ class RowError(StorageError):
 
 
 class ShardCatalog:
-    """The shards that rows of tables name, by number; one number stands for a URL in one version.
+    """Gives numbers to the shards that rows of tables name; one number stands for a URL in one version.
 
     `table`: URL of the table whose rows are read here, for messages and relative names; "" for rows of no table.
     `urls`, `versions`: by number; the version is None if unknown.
@@ -53,7 +53,7 @@ class ShardCatalog:
         self._numbers_in_table: dict[tuple[str, str | None], int] = {}  # by name and version as the table has them
 
     def for_table(self, table: str) -> ShardCatalog:
-        """Return this catalog for rows of *table*: shards and numbers are shared, and added to both."""
+        """Return a catalog for the rows of *table* that shares the shards and numbers of this one, and adds to them."""
         catalog = copy(self)
         catalog._set_table(table)
         return catalog
@@ -98,11 +98,14 @@ class ShardCatalog:
         return extents
 
     def _extents_in_further_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
-        """Return the extents of *rows* in set *number*, which is not the first: samples may have no part there."""
+        """Return the extents of *rows* in set *number* of the shards, from 2 on, in which a sample may have no part.
+
+        *column*: the Arrow column of each name. *rows*: row numbers, for messages.
+        """
         import numpy as np
 
         own_columns = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
-        shard, begin, end = (schema.in_set(name, number) for name in own_columns)
+        shard, begin, end = (schema.name_in_set(name, number) for name in own_columns)
         for name in (begin, end):
             if name not in column:
                 raise StorageError(f"this table has the column {shard}, but no {name}", url=self.table)
@@ -115,12 +118,12 @@ class ShardCatalog:
         count, indexes = len(rows), np.flatnonzero(present)
         extents = Extents(rows[0], np.full(count, -1, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
         if len(indexes):
-            present_indexes = schema.arrow().array(indexes)
+            present_indexes = schema.import_arrow().array(indexes)
             names = (*own_columns, schema.VERSION_COLUMN, schema.MEMBERS_COLUMN)
             present_columns = {
                 name: column[name].take(present_indexes)
                 for base in names
-                if (name := schema.in_set(base, number)) in column
+                if (name := schema.name_in_set(base, number)) in column
             }
             part = self._extents_in_set(present_columns, number, np.asarray(rows)[indexes])
             extents.numbers[indexes], extents.begins[indexes], extents.ends[indexes] = (
@@ -131,11 +134,14 @@ class ShardCatalog:
         return extents
 
     def _extents_in_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
-        """Return the extents in set *number*, from the *column* of each name, for rows with the numbers *rows*."""
+        """Return the extents of rows in set *number* of the shards.
+
+        *column*: the Arrow column of each name. *rows*: row numbers, for messages.
+        """
         import numpy as np
 
         shard, version, begin_column, end_column, members = (
-            schema.in_set(name, number)
+            schema.name_in_set(name, number)
             for name in (
                 schema.SHARD_COLUMN,
                 schema.VERSION_COLUMN,
@@ -158,11 +164,14 @@ class ShardCatalog:
         return extents
 
     def _check_members(self, column: Any, name: str, extents: Extents) -> None:
-        """Raise StorageError if a member, in the *column* called *name*, is outside the extent of its sample."""
+        """Raise StorageError if a member, in the *column* called *name*, is outside of the extent of its sample.
+
+        *extents*: of the samples, with an item for each row of the column.
+        """
         import numpy as np
 
         rows = extents.rows
-        for place in column.flatten() if schema.arrow().types.is_struct(column.type) else ():
+        for place in column.flatten() if schema.import_arrow().types.is_struct(column.type) else ():
             if not schema.is_place(place.type):
                 continue
             message = f"rows {rows[0]} to {rows[-1]}: not all {name} are numbers" if len(rows) else ""
@@ -175,13 +184,16 @@ class ShardCatalog:
                 raise self.failure(extents, wrong, f"not all members of the sample are in bytes {begin} to {end}")
 
     def _check_fields(self, column: dict[str, Any], extents: Extents) -> None:
-        """Raise StorageError if a sample has one field in two sets, as far as the columns of members tell."""
+        """Raise StorageError if a sample has one field in two sets, as far as the columns of members tell.
+
+        *column*: the Arrow column of each name. *extents*: of the samples.
+        """
         import numpy as np
 
         counts: dict[str, Any] = {}
         for number in range(1, len(extents.others) + 2):
-            members = column.get(schema.in_set(schema.MEMBERS_COLUMN, number))
-            if members is not None and schema.arrow().types.is_struct(members.type):
+            members = column.get(schema.name_in_set(schema.MEMBERS_COLUMN, number))
+            if members is not None and schema.import_arrow().types.is_struct(members.type):
                 for field, place in zip(members.type, members.flatten(), strict=True):
                     has = np.asarray(place.is_valid())
                     counts[field.name] = has if field.name not in counts else counts[field.name].astype(np.int32) + has
@@ -191,12 +203,12 @@ class ShardCatalog:
                 raise self.failure(extents, wrong, message)
 
     def _places(self, column: Any, name: str, rows: RowNumbers) -> Any:
-        """Return *column*, of begins or ends, as an array of int64.
+        """Return *column*, of begins or ends of samples, as an array of int64.
 
-        *name* of the column and the numbers of its *rows* are for messages.
+        *name* (of the column) and *rows* (row numbers) are for messages.
         Raises: StorageError, with the row, for null or a value that is no offset.
         """
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         if column.null_count:
             row = rows[column.is_null().to_pylist().index(True)]
             raise StorageError(f"row {row}: {name} is null", url=self.table)
@@ -212,9 +224,10 @@ class ShardCatalog:
                 raise
 
     def _shards(self, column: Any, version: Any, number: int, rows: RowNumbers) -> Any:
-        """Return for each of *rows* the number of its shard, an array of int32.
+        """Return for each row the number of its shard in the catalog, an array of int32.
 
-        *column*: names of shards; *version*: the column of versions, None if there is none. Both are of set *number*.
+        *column*: names of shards; *version*: the column of versions, None if there is none; *number*: the set of shards
+        that both are of. *rows*: row numbers, for messages.
         """
         import numpy as np
 
@@ -243,10 +256,10 @@ class ShardCatalog:
     def _number_in_table(self, name: object, version: object, set_number: int, row: int) -> int:
         """Return the number in the catalog of the shard *name* in this *version*, which *row* has in this set."""
         if not isinstance(name, str) or not name or "\0" in name:
-            column = schema.in_set(schema.SHARD_COLUMN, set_number)
+            column = schema.name_in_set(schema.SHARD_COLUMN, set_number)
             raise StorageError(f"row {row}: {column} is not the name of a shard", url=self.table)
         if not isinstance(version, str | None):
-            column = schema.in_set(schema.VERSION_COLUMN, set_number)
+            column = schema.name_in_set(schema.VERSION_COLUMN, set_number)
             raise StorageError(f"row {row}: {column} is not text", url=self.table)
         number = self._numbers_in_table.get((name, version))
         if number is None:
@@ -281,7 +294,7 @@ def _dictionary_codes(column: Any) -> tuple[Any, list[object]]:
     """Return a code for each value of *column*, from 1 on, 0 for null; and the distinct values by code."""
     import numpy as np
 
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     numbers, valid = numbers_and_mask(encoded.indices)
     return np.where(valid, numbers.astype(np.int64) + 1, 0), encoded.dictionary.to_pylist()

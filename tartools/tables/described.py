@@ -51,7 +51,7 @@ class ListedPlaces(NamedTuple):
 
 
 def places_of(columns: SampleColumns, extents: "Extents") -> ListedPlaces | None:
-    """Return the places of the members of the samples that *columns* list; None if the table does not list them.
+    """Return the places of the members of the samples that *columns* list; None if the table does not list members.
 
     *extents*: of the same samples. Also None if the key of a sample is null.
     Raises: StorageError if offsets and sizes in the table are not whole numbers, or keys are not text.
@@ -78,10 +78,10 @@ def places_of(columns: SampleColumns, extents: "Extents") -> ListedPlaces | None
 
 
 def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any, Any]:
-    """Return the fields of each sample in the order of the archive, and True where they fill its extent.
+    """Return (order, flags): the fields of each sample in the order of the archive, and True if they fill its extent.
 
-    *offsets* and *sizes*: of payloads in one set of shards, with a row for each sample, a column for each field. The
-    order has numbers of fields, then -1.
+    *offsets* and *sizes*: of payloads in one set of shards, with a row for each sample, a column for each field. A row
+    of the order has indexes of fields, then -1. A flag says that the sample has no other members.
     """
     import numpy as np
 
@@ -124,9 +124,9 @@ def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) 
 
 
 def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
-    """Return (indexes of the fields, rows that have them) for each combination of fields, in order of appearance.
+    """Return (indexes of the fields, indexes of the samples that have them) for each combination of fields.
 
-    *order*: that of `ListedPlaces`, with at least one row.
+    They come in order of appearance. *order*: `ListedPlaces.order`, with at least one row.
     """
     import numpy as np
 
@@ -145,7 +145,7 @@ def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
 
 
 class DescribedKeys(Sequence[bytes]):
-    """The keys of the samples with indexes *rows* in *columns*, as bytes; each is encoded when it is asked for."""
+    """The keys of the samples with indexes *rows* in *columns*, as bytes; each is encoded when it is used."""
 
     def __init__(self, columns: SampleColumns, rows: Sequence[int]) -> None:
         self._columns = columns

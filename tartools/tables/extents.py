@@ -24,7 +24,7 @@ from zlib import crc32
 
 from tartools.storage.streams import Stream
 from tartools.tables import schema
-from tartools.tar.compression import Pushed
+from tartools.tar.compression import PrependedStream
 
 MAX_OFFSET = (1 << 63) - 1  # bytes of a shard
 UNKNOWN_KEY = 0  # in place of the checksum of the key, for a row that has none
@@ -32,11 +32,13 @@ UNKNOWN_KEY = 0  # in place of the checksum of the key, for a row that has none
 
 @dataclass
 class Extents:
-    """Extents of rows of the table: numpy arrays of shard numbers (int32), and of begins and ends (int64).
+    """The places of samples in shards, with an item for each row: numpy arrays of shard numbers, begins and ends.
 
-    *keys* is None if keys are not compared. Row numbers in the table begin with *first* and ascend by one,
-    unless *rows* has the row numbers. *others*: extents of the same rows in further sets of shards, without keys
-    and row numbers; begin and end are 0 where a sample has no part in that set.
+    `numbers`: of the shards in a catalog (int32). `begins`, `ends`: bytes of the shard (int64).
+    `keys`: of the samples; None if keys are not compared.
+    `first`: number of the first row in the table; the others follow by one, unless `rows` has the row numbers.
+    `others`: extents of the same rows in further sets of shards, without keys and row numbers; begin and end are 0
+        where a sample has no part in that set.
     """
 
     first: int
@@ -52,7 +54,7 @@ class Extents:
 
     @property
     def sizes(self) -> Any:
-        """The bytes of each sample, in all sets."""
+        """The bytes of each sample in its shards, an array; of a sample with parts in several sets their sum."""
         sizes = self.ends - self.begins
         for further_set in self.others:
             sizes = sizes + (further_set.ends - further_set.begins)
@@ -65,18 +67,18 @@ class Extents:
 
     @property
     def sets(self) -> tuple[Extents, ...]:
-        """The extents in each set of shards, from the first on, each with the keys and row numbers."""
+        """The extents in each set of shards, set by set; each has the keys and row numbers, and no further sets."""
         return replace(self, others=()), *(
             replace(set_extents, keys=self.keys, rows=self.rows) for set_extents in self.others
         )
 
     @property
     def parts(self) -> Extents:
-        """The parts of all samples, each as a row of its own, sample by sample; absent parts are left out."""
+        """The extents of the parts of all samples, sample by sample, a row for each part that exists."""
         return self.parts_and_sets()[0] if self.others else self
 
     def parts_and_sets(self) -> tuple[Extents, Any, Any]:
-        """Return `parts`, and for each part the index of its sample, and the index of its set, from 0 on."""
+        """Return (`parts`, samples, sets): for each part the indexes of its sample and of its set, from 0 on."""
         import numpy as np
 
         sets = (self, *self.others)
@@ -94,7 +96,10 @@ class Extents:
         return extents, samples, set_indexes
 
     def with_parts(self, masks: Sequence[Any]) -> Extents:
-        """Return the same rows with a part in a set only where its mask, one of *masks* for each set, is True."""
+        """Return the same rows without the parts that a mask excludes.
+
+        *masks*: for each set of shards an array with an item for each row: False if its part in this set is left out.
+        """
         import numpy as np
 
         first, *others = (
@@ -104,7 +109,7 @@ class Extents:
         return replace(first, others=tuple(others))
 
     def bounds(self) -> Any:
-        """Return an array: where each sample begins if the bytes of all are joined in order, then their total size."""
+        """Return an array: the offset of each sample in the bytes of all, joined in order; then their total size."""
         import numpy as np
 
         return np.concatenate(([0], self.sizes.cumsum()))
@@ -159,10 +164,10 @@ def runs_of_equal(values: Any) -> Iterator[tuple[int, int]]:
 
 
 class SampleBytes(NamedTuple):
-    """The bytes of the samples of *rows*, from `LocalShards` or `RemoteShards`; valid until the next are asked for.
+    """The bytes of the samples of *rows*, from `LocalShards` or `RemoteShards`; valid until the next ones are taken.
 
     `bounds`: offsets in one file or buffer at which the samples begin, then the end of the last one.
-    `stream`: returns a stream that begins with the sample at an index of *rows*.
+    `stream(index)`: returns a stream that begins with the sample at this index of *rows*.
     `is_streamed`: True for one sample that a server sends while it is parsed; errors of that stream name no row.
     `data`: all bytes, joined, if they are in memory; else None.
     """
@@ -178,11 +183,14 @@ class SampleBytes(NamedTuple):
         """Return the `SampleBytes` of *rows*; *data*: the bytes of all their samples, joined in order."""
         bounds: list[int] = rows.bounds().tolist()
         view = memoryview(data)
-        return cls(rows, bounds, lambda index: Pushed(None, view[bounds[index] :]), data=view)
+        return cls(rows, bounds, lambda index: PrependedStream(None, view[bounds[index] :]), data=view)
 
 
 def merge_parts(is_second: Any, sizes: Any, first: memoryview, second: memoryview) -> bytes:
-    """Return parts, in order, joined: each is the next *sizes* bytes of *second* where *is_second*, else of *first*."""
+    """Return the parts of two buffers joined in order: part n is the next `sizes[n]` bytes of one of them.
+
+    `is_second[n]`: True if that is *second*, else it is *first*.
+    """
     positions = [0, 0]
     pieces = []
     for source, size in zip(is_second.tolist(), sizes.tolist(), strict=True):
@@ -198,14 +206,14 @@ def raw_keys(column: Any, first: int, url: str) -> list[Any]:
     Raises: StorageError if they are not text.
     """
     with schema.value_errors(f"row {first}: {schema.KEY_COLUMN} is not text", url):
-        return schema.as_bytes(column).to_pylist()  # type: ignore[no-any-return]
+        return schema.encode_texts(column).to_pylist()  # type: ignore[no-any-return]
 
 
 def whole_numbers(column: Any) -> tuple[Any, Any]:
     """Return *column* as an array of int64, and a mask: True if not null. Raises: ArrowException for other values."""
     import numpy as np
 
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     if pa.types.is_integer(column.type):  # `cast` takes 0.05 s to import
         numbers, valid = numbers_and_mask(column)
         if numbers.dtype.kind == "i" or numbers.max(initial=0) <= MAX_OFFSET:

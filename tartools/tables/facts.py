@@ -13,7 +13,7 @@ from tartools.samples.batch import Batch
 from tartools.samples.kinds import measured_kind
 from tartools.samples.kinds.pictures import PICTURE_KIND, STORED_PICTURE_FACTS
 from tartools.samples.sample import Sample, field_name
-from tartools.samples.values import Column, lookup, no_sample_has, parse_column, payload_digests
+from tartools.samples.values import Column, absent_field_error, find_value, parse_column, payload_digests
 from tartools.tables import schema
 from tartools.tables.rows import Fact
 from tartools.tar import Member
@@ -34,7 +34,7 @@ MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
 
 
 class TableFacts(NamedTuple):
-    """The facts about samples for columns of a table, and which ones to find.
+    """The facts about samples that a table stores in columns, and what has to be done to find them.
 
     `columns`: values of fields. `hashed`: fields of whose payloads a digest is made.
     `likened`: fields of pictures, for a picture hash, colours, width and height.
@@ -50,7 +50,7 @@ class TableFacts(NamedTuple):
     decoded: bool = False
 
     @property
-    def known(self) -> list[Fact]:
+    def named_columns(self) -> list[Fact]:
         """The (name, type) of all columns except `measured`, whose columns are unknown before samples are read.
 
         A type is a name of `schema`, such as "digest" or "int64"; "" if the values decide it.
@@ -62,27 +62,27 @@ class TableFacts(NamedTuple):
         ]
 
     @property
-    def any(self) -> bool:
+    def has_facts(self) -> bool:
         """True if at least one fact was asked for."""
-        return bool(self.known or self.measured)
+        return bool(self.named_columns or self.measured)
 
-    def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
+    def facts_of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
 
         Payloads that are ranges of files are read only if they are needed, and large ones in parts, except values and
         decoded pictures. Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
         """
-        return map(self._facts_of, batch)
+        return map(self._facts_of_sample, batch)
 
-    def _facts_of(self, sample: Sample) -> dict[Fact, object]:
+    def _facts_of_sample(self, sample: Sample) -> dict[Fact, object]:
         """Return the facts of *sample*: (name, type) of a column -> value, None for a value that it lacks.
 
         Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
         """
         facts: dict[Fact, object] = {}
         for column in self.columns:
-            value = lookup(sample, column)
-            facts[column.name, ""] = value and value_of(value[0])
+            value = find_value(sample, column)
+            facts[column.name, ""] = value and typed_value(value[0])
         for field in self.hashed:
             member = sample.member(field)
             facts[f"{field}.blake2b", "digest"] = member and payload_digests([member], HASH_BYTES)[0]
@@ -99,9 +99,9 @@ class TableFacts(NamedTuple):
         return facts
 
     def check_seen(self, fields: Iterable[str]) -> None:
-        """Raise SampleError if a column, or a field to hash, names only fields that are not in *fields*.
+        """Raise SampleError if no sample had a field for one of the columns: an option that names it is a mistake.
 
-        *fields*: the fields that samples had. Case is ignored; names such as `__key__` always pass.
+        *fields*: all fields that samples had. Case is ignored; names such as `__key__` always pass.
         """
         present = list(fields)
         lower_names = {field.lower() for field in present}
@@ -109,7 +109,7 @@ class TableFacts(NamedTuple):
         for choices in (*(column.choices for column in self.columns), *field_choices):
             if not any(name.lower() in lower_names or name.startswith("__") for name in choices):
                 missing = ";".join(choices)
-                raise no_sample_has(missing, present)
+                raise absent_field_error(missing, present)
 
 
 def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> TableFacts:
@@ -119,7 +119,7 @@ def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Itera
     Raises: UsageError for a word that is no column, and if two columns would have one name.
     """
     facts = TableFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
-    names = [name for name, _ in facts.known]
+    names = [name for name, _ in facts.named_columns]
     for name in names:
         if name in ROW_COLUMNS or names.count(name) > 1:
             raise UsageError(f"two columns would have the name {name!r}; NEW={name} gives one another name")
@@ -159,11 +159,11 @@ def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
     return kind.measure(member, decode)
 
 
-def value_of(text: object) -> object:
-    """Return *text* as a whole number or a number if it is the plain form of one; any other value as it is.
+def typed_value(text: object) -> object:
+    """Return *text* as an int or float if it is the plain form of one; any other value unchanged.
 
-    >>> value_of("7"), value_of("0.50"), value_of("007"), value_of("seven"), value_of("9" * 5000) == "9" * 5000
-    (7, 0.5, '007', 'seven', True)
+    >>> [typed_value(text) for text in ("7", "0.50", "007", "seven")], typed_value("9" * 5000) == "9" * 5000
+    ([7, 0.5, '007', 'seven'], True)
     """
     if not isinstance(text, str) or not re.fullmatch(NUMBER_PATTERN, text):
         return text

@@ -133,7 +133,7 @@ class IndexPlaces(NamedTuple):
 
         Raises: StorageError if it exists without `force`, or can't be written.
         """
-        with storage.writing(url, self.force) as sink:
+        with storage.open_sink(url, self.force) as sink:
             sink.write(data)
 
     def write_json(self, name: str, value: object) -> None:
@@ -444,8 +444,8 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
             base.executescript(INDEXES)
             base.commit()
         with (
-            seekable.reading(f"{scratch}/index") as file,
-            storage.writing(places.folder + SQLITE_PATH, places.force) as sink,
+            seekable.open_as_file(f"{scratch}/index") as file,
+            storage.open_sink(places.folder + SQLITE_PATH, places.force) as sink,
         ):
             shutil.copyfileobj(file, sink)
     finally:

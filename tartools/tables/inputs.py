@@ -36,7 +36,10 @@ Stored = tuple[int, int]  # begin and end of a record batch in the temporary fil
 
 
 class TablePart:
-    """The rows of the table *url*, as a part of `RowInputs`. `rows`: their number. `schema`: their unified schema."""
+    """The rows of the table *url*, as a part of `RowInputs`.
+
+    `rows`: their number. `schema`: their unified schema. *catalog*: gives numbers to their shards.
+    """
 
     def __init__(self, url: str, catalog: ShardCatalog) -> None:
         self.url = url
@@ -60,7 +63,7 @@ class TablePart:
         with source.open_table(self.url) as table:
             columns = [*schema.extent_columns(table.names), *selected.names]
             for rows in table.batches(columns, INPUT_BATCH_ROWS):
-                yield unify(rows, first, self._catalog, selected)
+                yield unify_rows(rows, first, self._catalog, selected)
                 first += len(rows)
 
 
@@ -101,7 +104,7 @@ class RowInputs:
         selected = _select_columns(self.schema, columns)
         for part in self.parts:
             for rows in part.batches(columns):
-                yield conform(rows, selected)
+                yield convert_to_schema(rows, selected)
 
     @cached_property
     def have_keys(self) -> bool:
@@ -111,7 +114,7 @@ class RowInputs:
     def spans(self, apart: bool) -> Iterator[range]:
         """Yield the range of row numbers of each part, in order.
 
-        With *apart*, a part of indexed shards gives a range for each shard; a table is always one range.
+        With *apart*, a part of indexed shards gives a range for each shard; a table always gives one.
         """
         first = 0
         for part in self.parts:
@@ -124,7 +127,7 @@ class RowInputs:
 
 def _select_columns(full_schema: Any, columns: Sequence[str] | None) -> Any:
     """Return *full_schema* with the columns named in *columns*; all if None."""
-    return schema.arrow().schema([field for field in full_schema if columns is None or field.name in columns])
+    return schema.import_arrow().schema([field for field in full_schema if columns is None or field.name in columns])
 
 
 def _shard_begins(part: RowStream) -> list[int]:
@@ -148,9 +151,9 @@ def unified_schema(table_schema: Any) -> Any:
     Columns keep their order, without the columns of versions. A column that can't be converted fails when it is read.
     """
     sets = schema.sets_in(table_schema.names)
-    pa, own = schema.arrow(), schema.own_types(sets)
-    members = {schema.in_set(schema.MEMBERS_COLUMN, number): number for number in sets}
-    versions = {schema.in_set(schema.VERSION_COLUMN, number) for number in sets}
+    pa, own = schema.import_arrow(), schema.own_types(sets)
+    members = {schema.name_in_set(schema.MEMBERS_COLUMN, number): number for number in sets}
+    versions = {schema.name_in_set(schema.VERSION_COLUMN, number) for number in sets}
     fields = []
     for field in table_schema:
         if field.name in own:
@@ -166,7 +169,7 @@ def unified_schema(table_schema: Any) -> Any:
 
 def plain_type(kind: Any) -> Any:
     """Return the plain Arrow type for *kind*: int64 for dictionary<int64>, string for large_string."""
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     is_a = pa.types
     if is_a.is_dictionary(kind):
         return plain_type(kind.value_type)
@@ -192,19 +195,19 @@ def join_schemas(schemas: Sequence[Any]) -> Any:
         )
         types.update(schema.members_column(list(fields)[: schema.MAX_FIELDS_LISTED], number))
         own_columns = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, schema.MEMBERS_COLUMN)
-        names = [schema.in_set(name, number) for name in own_columns]
+        names = [schema.name_in_set(name, number) for name in own_columns]
         order += [name for name in names if name not in order]
     names = [name for name in order if name in types] + [name for name in types if name not in order]
-    return schema.arrow().schema([(name, types[name]) for name in names])
+    return schema.import_arrow().schema([(name, types[name]) for name in names])
 
 
-def conform(rows: Any, target: Any) -> Any:
+def convert_to_schema(rows: Any, target: Any) -> Any:
     """Return the unified record batch *rows* with the columns of the joined schema *target*.
 
     Missing columns are null. In a column of text, other values become text by `samples.values.as_text`; a whole
     number that a double can't hold exactly is rounded.
     """
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     if rows.schema == target:
         return rows
     columns = []
@@ -223,15 +226,16 @@ def conform(rows: Any, target: Any) -> Any:
 # ---- rows of a table ----
 
 
-def unify(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
-    """Return the record batch *rows*, which begins with row *first* of the table of *catalog*, as a unified one.
+def unify_rows(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
+    """Return the record batch *rows* of a table in unified form: the columns *columns*, with shards by their numbers.
 
-    *columns*: the schema of the result, of columns of the `unified_schema` of the table.
+    *first*: number of its first row. *catalog*: of that table; gives numbers to new shards. *columns*: the schema of
+    the result, of columns of the `unified_schema` of the table.
     Raises: StorageError, with the row, for an invalid value.
     """
     import numpy as np
 
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     extents = catalog.extents(rows, first, keyed=False)
     ours = {}
     for number, set_extents in enumerate((extents, *extents.others), 1):
@@ -241,7 +245,7 @@ def unify(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> Any:
             (schema.BEGIN_COLUMN, set_extents.begins.astype(np.uint64)),
             (schema.END_COLUMN, set_extents.ends.astype(np.uint64)),
         ):
-            ours[schema.in_set(name, number)] = pa.array(values, mask=absent)
+            ours[schema.name_in_set(name, number)] = pa.array(values, mask=absent)
     arrays = [
         ours[field.name] if field.name in ours else _convert_column(rows, field, first, catalog.table)
         for field in columns
@@ -254,10 +258,10 @@ def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
 
     *rows* begins with row *first* of the table *url*, for messages. Raises: StorageError for a value that does not fit.
     """
-    pa, column = schema.arrow(), rows.column(field.name)
+    pa, column = schema.import_arrow(), rows.column(field.name)
     try:
         if field.name == schema.KEY_COLUMN:
-            column = schema.as_bytes(column)
+            column = schema.encode_texts(column)
         elif pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         return column if column.type == field.type else column.cast(field.type)
@@ -283,24 +287,24 @@ def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
     for number in schema.sets_in(rows.schema.names):
         arrays: list[Any] = []
         for base, absent in ((schema.SHARD_COLUMN, -1), (schema.BEGIN_COLUMN, 0), (schema.END_COLUMN, 0)):
-            values, is_valid = whole_numbers(rows.column(schema.in_set(base, number)))
+            values, is_valid = whole_numbers(rows.column(schema.name_in_set(base, number)))
             arrays.append(np.where(is_valid, values, absent))
         shard_numbers, begins, ends = arrays
         sets.append(Extents(first, shard_numbers, begins, ends))
     keys = rows.column(schema.KEY_COLUMN) if schema.KEY_COLUMN in rows.schema.names else None
-    key_list = None if keys is None or keys.null_count else schema.as_bytes(keys).to_pylist()
+    key_list = None if keys is None or keys.null_count else schema.encode_texts(keys).to_pylist()
     return replace(sets[0], keys=key_list, rows=numbers, others=tuple(sets[1:]))
 
 
 def table_schema(rows: Any) -> Any:
     """Return the schema to write for rows of the unified schema *rows*: shards by name and version, not by number."""
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     name = pa.dictionary(pa.int32(), pa.string())
-    shards = {schema.in_set(schema.SHARD_COLUMN, number): number for number in schema.sets_in(rows.names)}
+    shards = {schema.name_in_set(schema.SHARD_COLUMN, number): number for number in schema.sets_in(rows.names)}
     fields = []
     for field in rows:
         if field.name in shards:
-            version = schema.in_set(schema.VERSION_COLUMN, shards[field.name])
+            version = schema.name_in_set(schema.VERSION_COLUMN, shards[field.name])
             fields += [(field.name, name), (version, name)]
         else:
             fields.append(field)
@@ -314,8 +318,8 @@ def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any
     """
     import numpy as np
 
-    pa = schema.arrow()
-    shards = {schema.in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(rows.schema.names)}
+    pa = schema.import_arrow()
+    shards = {schema.name_in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(rows.schema.names)}
     arrays = []
     for column_name in rows.schema.names:
         column = rows.column(column_name)
@@ -359,7 +363,7 @@ def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns:
     size = max(MIN_SORTED_ROWS, -(-len(places) // MAX_SORTED_PARTS))
     with closing(scratch_file(tmpdir)) as file:
         stored: list[list[Stored]] = [[] for _ in range(0, len(places), size)]
-        layout = _spread(inputs.batches(columns), places, size, file, stored)
+        layout = _write_parts(inputs.batches(columns), places, size, file, stored)
         for part in stored:
             yield from _sort_part(part, layout, file)
 
@@ -399,7 +403,7 @@ def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, An
         yield (places[low:high][chunk] >> ROW_NUMBER_BITS).astype(np.int64) - first, slots[chunk].astype(np.int64)
 
 
-def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, stored: list[list[Stored]]) -> Any:
+def _write_parts(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, stored: list[list[Stored]]) -> Any:
     """Write the rows of *batches* to *file*, grouped by part of the output; return their schema, None without rows.
 
     *places*: from `places_by_row`. A part is *size* rows of the output. The record batches have two more columns,
@@ -407,7 +411,7 @@ def _spread(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, sto
     """
     import numpy as np
 
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     layout = None
     first = end = 0
     for rows in batches:
@@ -436,7 +440,7 @@ def _sort_part(stored: list[Stored], layout: Any, file: io.FileIO) -> Iterator[A
     """
     import numpy as np
 
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     batches = [pa.ipc.read_record_batch(pa.py_buffer(read_range(file, begin, end)), layout) for begin, end in stored]
     table = pa.Table.from_batches(batches, layout).combine_chunks()
     order = np.argsort(table.column(SLOT_COLUMN).to_numpy(), kind="stable")

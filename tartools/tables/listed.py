@@ -14,7 +14,7 @@ from tartools.errors import shown
 from tartools.samples.batch import Batch, Label, SampleColumns
 from tartools.samples.fieldcolumns import Combination, group_samples
 from tartools.samples.sample import Sample
-from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, getter, lookup
+from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, find_value, make_getter
 from tartools.tables import schema
 from tartools.tar import Member, Writer
 
@@ -51,7 +51,7 @@ class TableColumns:
         return len(self._rows)
 
     def column(self, name: str) -> Any | None:
-        """Return the column *name*, an Arrow array; None if *rows* do not have it."""
+        """Return the column *name*, a `pyarrow.Array`; None if *rows* do not have it."""
         return self._rows.column(name) if name in self._rows.schema.names else None
 
     def values(self, name: str) -> Sequence[Any] | None:
@@ -82,12 +82,16 @@ class TableColumns:
         )
 
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
-        """Return (fields, offsets, sizes) as `members` does, for the parts of the samples in set *number* of shards."""
+        """Return (fields, offsets, sizes) of the parts of the samples in set *number* of shards, from 1 on.
+
+        Two arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
+        field, -2 for one that is there twice. None if the table does not list fields.
+        """
         import numpy as np
 
         from tartools.tables.extents import whole_numbers
 
-        column = self.column(schema.in_set(schema.MEMBERS_COLUMN, number))
+        column = self.column(schema.name_in_set(schema.MEMBERS_COLUMN, number))
         if column is None or self.fields is None:
             return None
         places = column.flatten()
@@ -101,7 +105,7 @@ class TableColumns:
             sizes[:, index] = np.where(has_size, size, 0)
         return [field.name for field in column.type], offsets, sizes
 
-    def lacks(self, field: str) -> bool:
+    def lacks_field(self, field: str) -> bool:
         """True if the table says that no sample has *field*, ignoring case."""
         return self.fields is not None and field.lower() not in map(str.lower, self.fields)
 
@@ -133,7 +137,7 @@ class TableColumns:
             return [urls_by_number[number] for number in numbers]
         with schema.value_errors(f"the column {name} is not text", self.url):
             if name == schema.KEY_COLUMN:
-                return [raw.decode("utf-8", "surrogateescape") for raw in schema.as_bytes(column).to_pylist()]
+                return [raw.decode("utf-8", "surrogateescape") for raw in schema.encode_texts(column).to_pylist()]
             return schema.plain_values(column)
 
 
@@ -185,19 +189,19 @@ class ListedBatch(Batch):
         return batch[0]
 
     def bounds(self) -> None:
-        """Return None: the samples need not be adjacent."""
+        """Return None: samples of rows need not be adjacent in a shard, so callers take each from its own place."""
 
     def file(self) -> None:
         """Return None, for samples that no plain file has side by side: callers read them one by one."""
 
     def data(self) -> None:
-        """Return None: the samples need not be adjacent."""
+        """Return None, for samples that are not adjacent in one buffer: callers read them one by one."""
 
-    def stored(self) -> int:
+    def stored_size(self) -> int:
         """Return the bytes that the samples take in their shards."""
         return self.columns.extents.size
 
-    def stored_by_shard(self) -> dict[str, list[int]]:
+    def stored_sizes_by_shard(self) -> dict[str, list[int]]:
         """Return [number of samples, bytes] by the URL of each shard, set by set, in order of appearance.
 
         A sample of a joined table counts in a shard of each set that it has a part in.
@@ -227,7 +231,7 @@ class ListedBatch(Batch):
 
         return group_described(self, self.columns, self._places)
 
-    def described(self) -> Iterator[Batch]:
+    def with_known_fields(self) -> Iterator[Batch]:
         """Yield the samples in batches whose fields are known: `ListedBatch`es with places, and samples that were read.
 
         Only samples whose members the table does not list in full are read.
@@ -261,7 +265,8 @@ class ListedBatch(Batch):
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of samples with one label; *skipped* samples are not read.
 
-        *labels*: one for each sample. The run is samples *first* to *last* (exclusive) of the batch.
+        *labels*: one for each sample. *skipped*: the label of samples to leave out. The run is samples *first* to
+        *last* (exclusive) of the batch.
         """
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
@@ -317,25 +322,25 @@ def column_names(columns: Iterable[Column]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def known(columns: SampleColumns, name: str) -> Sequence[Any] | None:
-    """Return the value of the column *name* for each sample, None for an absent one, without reading samples.
+def values_without_reading(columns: SampleColumns, name: str) -> Sequence[Any] | None:
+    """Return the values of the column *name*, one for each sample, None for an absent one; None if it is not there.
 
-    If the table says that no sample has the field, all values are None. The result is None if the samples have to be
+    If the table says that no sample has the field, all values are None. If the result is None, the samples have to be
     read.
     """
     values = columns.values(name)
-    if values is None and name not in PSEUDO_FIELDS and columns.lacks(name.partition(":")[0]):
+    if values is None and name not in PSEUDO_FIELDS and columns.lacks_field(name.partition(":")[0]):
         return [None] * len(columns)
     return values
 
 
 def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
-    """Return the value of *column* for each sample of *batch* as text, None for an absent value; not for INDEX.
+    """Return the value of *column* for each sample of *batch* as text, None for an absent value; not for `__index__`.
 
     Reads the samples only if the table does not have the values. Raises: SampleError if the field occurs twice, is not
     UTF-8, or is not JSON but should be.
     """
-    read = getter(column)
+    read = make_getter(column)
     if batch.columns is None:
         return [read(sample, 0) for sample in batch]
     answers = column_answers(column, batch.columns, False, range(len(batch)))
@@ -346,9 +351,10 @@ def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
 
 
 def values_in_columns(answers: Sequence[Answer], nothing: object) -> Sequence[object] | None:
-    """Return for each sample the first value in *answers*, from `column_answers`; None if one has to be read.
+    """Return for each sample its first value among *answers*; None if an answer is a function, that reads samples.
 
-    *nothing*: the object that stands for an absent value, in *answers* and in the result.
+    *answers*: from `column_answers`, in order. *nothing*: the object that stands for an absent value, in *answers* and
+    in the result.
     """
     lists = [answer for answer in answers if not callable(answer)]
     if len(lists) < len(answers):
@@ -359,9 +365,10 @@ def values_in_columns(answers: Sequence[Answer], nothing: object) -> Sequence[ob
 
 
 def first_answer(answers: Iterable[Answer], number: int, sample: Sample, index: int, nothing: object) -> object:
-    """Return the first value that *answers*, from `column_answers`, have for *sample*; *nothing* if they have none.
+    """Return the first value among *answers* for *sample*, by reading it if necessary; *nothing* if there is none.
 
-    *number*: index of the sample in its batch; *index*: its index in all samples.
+    *answers*: from `column_answers`. *number*: index of the sample in its batch; *index*: its index in all samples.
+    *nothing*: the object that stands for an absent value.
     """
     return _first_value((answer(sample, index) if callable(answer) else answer[number] for answer in answers), nothing)
 
@@ -372,12 +379,12 @@ def _first_value(values: Iterable[object], nothing: object) -> object:
 
 
 def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes: range) -> list[Answer]:
-    """Return the answers for *column*, one for each of its choices of fields: the first one with a value applies.
+    """Return the answers for *column*, one for each of its choices of fields: the first one with a value counts.
 
     An answer is a list with a value for each sample, from the table, or a function (sample, index) -> value, which
     reads the sample. Values are text, or None; if *typed*, they have their JSON types, and an absent value is
     ABSENT_VALUE.
-    *columns*: the samples' values in the table. *indexes*: the samples' indexes in all samples, for INDEX.
+    *columns*: the samples' values in the table. *indexes*: the samples' indexes in all samples, for `__index__`.
     """
     joined_values = (
         columns.values(_name_of_choice(column, ";".join(column.choices))) if len(column.choices) > 1 else None
@@ -386,11 +393,11 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
         return [_convert_cells(joined_values, typed)]
     answers: list[Answer] = []
     for name in column.choices:
-        values = indexes if name == INDEX_NAME else known(columns, _name_of_choice(column, name))
+        values = indexes if name == INDEX_NAME else values_without_reading(columns, _name_of_choice(column, name))
         if values is None:
             single_choice = column._replace(choices=(name,))
             answers.append(
-                json_getter(single_choice, verbatim=False) if typed else getter(single_choice, verbatim=False)
+                make_json_getter(single_choice, verbatim=False) if typed else make_getter(single_choice, verbatim=False)
             )
         else:
             answers.append(_convert_cells(values, typed))
@@ -399,14 +406,14 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
     return answers
 
 
-def json_getter(column: Column, *, verbatim: bool) -> Getter:
+def make_json_getter(column: Column, *, verbatim: bool) -> Getter:
     """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT_VALUE if there is none.
 
     *verbatim*: True if names of fields are compared with case, and a final newline of text is kept.
     """
 
     def value(sample: Sample, index: int) -> object:
-        match = lookup(sample, column, index, verbatim=verbatim)
+        match = find_value(sample, column, index, verbatim=verbatim)
         return ABSENT_VALUE if match is None else match[0]
 
     return value

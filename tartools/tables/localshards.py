@@ -21,8 +21,9 @@ MAX_WALKED_BYTES = 1 << 16  # bytes; of a larger sample that lies alone only the
 
 
 class LocalShards:
-    """Reads samples of the local shards of *catalog*. With *ranges*, payloads may stay unread ranges of files.
+    """Reads samples from the local shards of *catalog*.
 
+    *ranges*: True if payloads may stay unread in the file. *sources*: data sets that are read at the same time.
     `open_files`: cache of the open shards. `max_shards`: how many shards one read may use at once. Several threads may
     read. Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit of the system.
     """
@@ -66,7 +67,7 @@ class LocalShards:
 
         Raises: RowError if the file ends before they do.
         """
-        file = self.file(rows, 0)
+        file = self.open_shard(rows, 0)
         bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
         if size_of(file) < bounds[-1]:
             raise self.truncated_error(rows)
@@ -85,7 +86,10 @@ class LocalShards:
             yield SampleBytes.in_memory(part, data)
 
     def read_all(self, rows: Extents, room: memoryview | None) -> bytes | memoryview | None:
-        """Return the bytes of *rows*, joined, in the buffer *room* if given; None if a shard is truncated."""
+        """Return the bytes of the samples of *rows*, joined in order; None if a shard is truncated.
+
+        *room*: the buffer to read into, as large as all the samples; None: a new one. Raises: RowError; StorageError.
+        """
         import numpy as np
 
         rows = rows.parts
@@ -99,7 +103,7 @@ class LocalShards:
         bytes_read = 0
         for low in range(0, len(runs), step):
             chunk = slice(low, low + step)
-            files = self.files(runs, low, min(low + step, len(runs)))
+            files = self.open_shards(runs, low, min(low + step, len(runs)))
             if room is None:
                 parts.append(self.open_files.read(files, begins[chunk], sizes[chunk]))
             else:
@@ -111,19 +115,22 @@ class LocalShards:
         data = b"".join(parts)
         return data if len(data) == sum(sizes) else None
 
-    def files(self, rows: Extents, low: int, high: int) -> list[io.FileIO]:
-        """Return the open shard of each of the rows *low* to *high* (exclusive); at most `max_shards` shards."""
+    def open_shards(self, rows: Extents, low: int, high: int) -> list[io.FileIO]:
+        """Return the open shard of each of the rows *low* to *high* (exclusive), in up to `max_shards` shards.
+
+        They stay in the cache: the caller does not close them. Raises: RowError; StorageError.
+        """
         numbers = rows.numbers[low:high].tolist()
-        files_by_shard = {number: self.file(rows, low + numbers.index(number)) for number in set(numbers)}
+        files_by_shard = {number: self.open_shard(rows, low + numbers.index(number)) for number in set(numbers)}
         return [files_by_shard[number] for number in numbers]
 
-    def file(self, rows: Extents, index: int) -> io.FileIO:
+    def open_shard(self, rows: Extents, index: int) -> io.FileIO:
         """Return the open shard of row *index* of *rows*, from a cache of open files; the caller does not close it.
 
         Raises: RowError if it can't be opened, or has another version than in the table; StorageError if a shard that
         leaves the cache has changed since it was opened.
         """
-        return self.open_files.file(int(rows.numbers[index]), partial(self._open, rows, index))
+        return self.open_files.open_file(int(rows.numbers[index]), partial(self._open, rows, index))
 
     def _open(self, rows: Extents, index: int) -> io.FileIO:
         number = int(rows.numbers[index])
@@ -142,9 +149,9 @@ class LocalShards:
         return file
 
     def truncated_error(self, rows: Extents) -> StorageError:
-        """Return the error that a shard ends before the sample does, for the first of *rows* for which that is so."""
+        """Return the error for the first of *rows* whose shard ends before the sample does."""
         rows = rows.parts
-        short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.file(rows, n)))
+        short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.open_shard(rows, n)))
         return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")
 
 

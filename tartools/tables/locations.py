@@ -23,11 +23,12 @@ HASHED_ROWS_IN_CHUNK = 1 << 20  # rows that are hashed together
 
 
 class RowLocations:
-    """The extents of the samples of some rows, from row *first* of the file on. Opens shards when needed.
+    """The extents of the samples of some rows of a table, which can be read from their shards.
 
-    *key_checksums*, from `extents.key_checksums`: compared with the keys of samples read; UNKNOWN_KEY equals any.
+    *extents*: of the samples, whose shards have numbers in *catalog*. *first*: number of the first row in the table.
+    *key_checksums*: from `extents.key_checksums`, compared with the keys of samples read; UNKNOWN_KEY equals any.
     *fields_by_set*: the fields of each set of shards, in lower case; None for one whose fields are unknown.
-    Threads, and forks, may use it. The shards of *extents* have numbers in *catalog*.
+    Shards are opened when they are needed. Threads and forks may use it.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class RowLocations:
         self._reader: tuple[int, VerifiedReader] | None = None  # and the process that opened them
 
     @classmethod
-    def of(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
+    def from_batches(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
         """Return the locations of the *count* rows of *batches*, which begin with row *first* of the file."""
         import numpy as np
 
@@ -78,10 +79,11 @@ class RowLocations:
         )
 
     def choose(self, at: Any, rows: Any, keys: list[bytes] | None, fields: Collection[str] | None) -> Extents:
-        """Return the extents of the samples at the indexes *at*, which have the row numbers *rows* and these *keys*.
+        """Return the extents of the samples at the indexes *at*, as far as they have to be read for *fields*.
 
-        *fields*: names in lower case; None for all. Without the parts in sets that have none of them; a sample that
-        would have no part keeps all, so that its key is read.
+        *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared; None: unknown.
+        *fields*: names in lower case; None for all. Parts in sets of shards that have none of these are left out, but a
+        sample that would have no part keeps all, so that its key is read.
         """
         import numpy as np
 
@@ -99,10 +101,11 @@ class RowLocations:
     def samples(
         self, at: Any, rows: Any, keys: list[bytes] | None, fields: Collection[str] | None = None
     ) -> list[Sample]:
-        """Return the samples at the indexes *at* of these locations. Raises: StorageError if one differs from its row.
+        """Return the samples at the indexes *at* of these locations, read from their shards.
 
-        *rows*: their row numbers in the file, for messages. *keys*: their keys, if known, to be compared. *fields*: of
-        sets of shards that have none of these, in lower case, nothing is read.
+        *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared; None: unknown.
+        *fields*: names in lower case; nothing is read from sets of shards that have none of these. Raises: StorageError
+        if a sample differs from its row.
         """
         chosen = self.choose(at, rows, keys, fields)
         samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]
@@ -121,7 +124,12 @@ class RowLocations:
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
     def bulk(self, at: Any, rows: Any, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples at the indexes *at*, with row numbers *rows*, as `Table.bulk` does; None as there."""
+        """Return the samples at the indexes *at* as a `Bulk`; None for an unusual header, or a key that differs.
+
+        *rows*: their row numbers in the file, for messages. `room_of(size)`: returns the buffer for payloads; None: new
+        memory or columns. *fields*: names in lower case to read; None: all. Raises: StorageError if a shard can't be
+        read, or has changed.
+        """
         chosen = self.choose(at, rows, None, fields)
         bulk = self._open_reader().bulk(chosen, room_of, fields)
         if bulk is None or len(self._mismatches(at, bulk.keys)):

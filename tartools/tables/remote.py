@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tartools.errors import TarToolsError
 from tartools.storage.checks import version_of
-from tartools.storage.objects import fetch_into, fetched, object_at, requests_at_once
+from tartools.storage.objects import fetch_into, fetch_range, object_at, requests_at_once
 from tartools.storage.objects.ranges import RANGE_BYTES, RangedInput
 from tartools.storage.pool import Threads
 from tartools.storage.streams import size_in_version
@@ -38,11 +38,11 @@ class Span(NamedTuple):
     indexes: list[int]
 
 
-def spans(rows: Extents, max_requests: int) -> list[Span]:
+def plan_requests(rows: Extents, max_requests: int) -> list[Span]:
     """Return the requests for the samples of *rows*, ordered by shard and offset, not by row.
 
-    One request gets samples that are near each other in one shard. Up to *max_requests* of at least 1 MiB are made of
-    what one could get, because each connection has its own limit of speed.
+    One request gets samples that are near each other in one shard. Large ones are split, to pieces of 1 MiB or more and
+    up to *max_requests* in all, because each connection has its own limit of speed.
     """
     import numpy as np
 
@@ -68,12 +68,12 @@ def spans(rows: Extents, max_requests: int) -> list[Span]:
 
 
 class _Transfer:
-    """The requests for the bytes of *rows*, and the buffer that they fill.
+    """The requests for the bytes of the samples of *rows*, and the buffer that they fill.
 
     `data`: the buffer, *room* if given; the part at index n of the `parts` of *rows* begins at `bounds[n]`.
     `spans`: the requests, split so that *max_requests* can run in parallel.
-    `answers`: a function for each request that waits for it. `is_cancelled`: True if requests that wait shall do
-    nothing.
+    `answers`: for each request a function that waits for it. `is_cancelled`: True: requests that have not begun do
+        nothing.
     """
 
     def __init__(self, rows: Extents, room: memoryview | None, max_requests: int) -> None:
@@ -85,7 +85,7 @@ class _Transfer:
         size = self.bounds[-1]
         # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
         self.data: Any = np.frombuffer(mmap(-1, size or 1), np.uint8)[:size] if room is None else room
-        self.spans = spans(self.parts, max_requests)
+        self.spans = plan_requests(self.parts, max_requests)
         self.answers: list[Callable[[], object]] = []  # for each span, once it was requested
         self.is_cancelled = False
 
@@ -129,10 +129,10 @@ class RemoteShards:
             yield SampleBytes.in_memory(waiting[0].rows, self._wait(waiting.popleft()))
 
     def read_all(self, rows: Extents, room: memoryview | None) -> Any:
-        """Return the bytes of *rows*, joined, in the buffer *room* if given; None if they are more than four windows.
+        """Return the bytes of the samples of *rows*, joined in order; None above 128 MiB, less with several sources.
 
-        Threads receive into the buffer; they have ended when this returns or raises. Raises: StorageError, with the
-        row.
+        *room*: the buffer to receive into, as large as all the samples; None: a new one. Threads fill it; they have
+        ended when this returns or raises. Raises: StorageError, with the row.
         """
         if rows.size > MAX_BUFFER_WINDOWS * self._window:
             return None
@@ -177,7 +177,7 @@ class RemoteShards:
         ):
             fetch_into(room[bounds[first] : bounds[last + 1]], url, span.begin, version)
             return
-        content = memoryview(fetched(url, span.begin, span.end, version))
+        content = memoryview(fetch_range(url, span.begin, span.end, version))
         for index in span.indexes:
             _, begin, end = rows.place(index)
             room[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]

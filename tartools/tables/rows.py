@@ -15,7 +15,7 @@ from tartools.errors import SampleError
 from tartools.samples.batch import Batch
 from tartools.samples.fieldcolumns import Combination, FieldColumn
 from tartools.samples.sample import Sample
-from tartools.storage.scratch import reread, scratch_file
+from tartools.storage.scratch import reopen_scratch, scratch_file
 from tartools.tables import schema
 from tartools.tables.catalog import ShardCatalog
 
@@ -28,7 +28,7 @@ Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
 class RowBlock:
     """Rows of adjacent samples of one *shard*, in columns.
 
-    `keys`: of the samples. `begins`, `ends`: their extents in the shard.
+    `keys`: of the samples. `begins`, `ends`: their extents in the shard, in bytes.
     `offsets`, `sizes`: of payloads, in bytes: field -> an array. An offset is -1 for an absent field, -2 for one that
     the sample has twice.
     `facts`: (name, type) of further columns -> values; a column may be shorter than the block until it is packed.
@@ -77,7 +77,7 @@ class RowBlock:
         """Add a row for each sample of *batch*. Raises: SampleError if a sample has no extent of its own."""
         bounds = batch.bounds()
         if bounds is None:
-            raise _not_in_one_piece(batch[0])
+            raise _no_extent_error(batch[0])
         first = len(self)
         for same in batch.combinations():
             columns: dict[str, FieldColumn] = {}
@@ -92,9 +92,10 @@ class RowBlock:
         self.ends.extend(bounds[1:])
 
     def _add_column(self, first: int, count: int, same: Combination, column: FieldColumn, repeated: bool) -> None:
-        """Add *column* of the samples *same*, which are some or all of the *count* rows from row *first* on.
+        """Add *column*, one field of the samples *same*, to the rows from *first* on, of which there are *count*.
 
-        *repeated*: these samples have the field twice, so its place is not known.
+        *same*: all of these rows, or some with the same fields. *repeated*: True if these samples have the field twice,
+        so that its place is not known.
         """
         offsets, sizes = self._columns(column.name.encode("utf-8", "surrogateescape"), first)
         if len(same) == count and not repeated:
@@ -107,9 +108,9 @@ class RowBlock:
             offsets[first + number], sizes[first + number] = offset, size
 
     def add_facts(self, facts: Iterable[Mapping[Fact, object]], first: int) -> None:
-        """Add to row *first* and each one after it the next item of *facts*: values by column, (name, type).
+        """Add to row *first* and each one after it the next of *facts*: values by column, (name, type).
 
-        A missing value is null.
+        A column without a value is null.
         """
         for number, values in enumerate(facts, first):
             for fact, value in values.items():
@@ -118,7 +119,10 @@ class RowBlock:
                 column.append(value)
 
     def _columns(self, field: bytes, count: int) -> tuple[array[int], array[int]]:
-        """Return the arrays of offsets and sizes of *field*; new or short ones get rows that lack it, up to *count*."""
+        """Return the arrays of offsets and sizes of *field*, with *count* rows.
+
+        New or shorter arrays are extended by rows that lack the field.
+        """
         offsets, sizes = self.offsets.setdefault(field, array("q")), self.sizes.setdefault(field, array("q"))
         _fill(offsets, count, schema.ABSENT_OFFSET)
         _fill(sizes, count, 0)
@@ -131,7 +135,7 @@ def _fill(column: array[int], count: int, value: int) -> None:
         column.extend([value] * (count - len(column)))
 
 
-def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
+def pack_rows(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
     """Yield the rows of the samples of *batches* in packed blocks, in order. A block is bytes: see `RowBlock.packed`.
 
     `facts(batch)`: returns for each sample of a batch its values for further columns: (name, type) -> value. Holds:
@@ -152,8 +156,8 @@ def blocks(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[byt
         yield block.packed()
 
 
-def _not_in_one_piece(sample: Sample) -> SampleError:
-    """Return the error that *sample* has no extent of its own, which a table would need."""
+def _no_extent_error(sample: Sample) -> SampleError:
+    """Return the error that *sample* can't be in a table: it is not in one piece in its shard, with its own headers."""
     return SampleError(
         f"sample {sample.key!r}, with {sample.fields[0]!r}, is not in one piece with its own headers, so a "
         "table can't say where it is; tarcat makes a copy that a table can list",
@@ -190,7 +194,7 @@ class RowSpool:
         self._numbers[url] = self._catalog.number(url, version)
 
     def add(self, block: bytes) -> None:
-        """Add the rows of *block*, which `rows.blocks` packed. Raises: SampleError for a key that is not UTF-8."""
+        """Add the rows of *block*, from `pack_rows`. Raises: SampleError for a key that is not UTF-8."""
         shard, keys, _, _, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
         for key in keys:
             try:
@@ -208,7 +212,7 @@ class RowSpool:
     @property
     def empty_columns(self) -> list[str]:
         """The names of the columns of values without a value in any row so far."""
-        null = schema.arrow().null()
+        null = schema.import_arrow().null()
         return [name for (name, _), type_ in self._types.items() if type_ == null]
 
     @property
@@ -222,7 +226,7 @@ class RowSpool:
             raise SampleError(f"two columns would have the name {repeated!r}")
         fields = [field.decode("utf-8", "replace") for field in list(self._fields)[: schema.MAX_FIELDS_LISTED]]
         values = [(name, schema.stored_type(kind)) for (name, _), kind in self._types.items()]
-        return schema.arrow().schema([*schema.own_types().items(), *schema.members_column(fields), *values])
+        return schema.import_arrow().schema([*schema.own_types().items(), *schema.members_column(fields), *values])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows as `pyarrow.RecordBatch`es with the columns of `schema`, in the order of `add`.
@@ -231,7 +235,7 @@ class RowSpool:
         """
         import numpy as np
 
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         full_schema = self.schema
         fields = list(self._fields)[: schema.MAX_FIELDS_LISTED]
         types = {fact: full_schema.field(fact[0]).type for fact in self._types}
@@ -241,7 +245,7 @@ class RowSpool:
             count = len(keys)
             begin, stop = (np.frombuffer(column, np.int64) for column in (begins, ends))
             # numbers go on from the block before, if that was of the same shard
-            numbered = _numbered(begin, stop, *((index, end) if shard == previous_shard else (0, 0)))
+            numbered = _number_samples(begin, stop, *((index, end) if shard == previous_shard else (0, 0)))
             places = [_places(members_by_field.get(field), count) for field in fields]
             members = (
                 [pa.StructArray.from_arrays(places, type=full_schema.field(schema.MEMBERS_COLUMN).type)]
@@ -265,7 +269,7 @@ class RowSpool:
 
     def _blocks(self) -> Iterator[bytes]:
         """Yield the packed blocks, from the file, in the order of `add`."""
-        with reread(self._file) as file:
+        with reopen_scratch(self._file) as file:
             while length := file.read(8):
                 yield file.read(int.from_bytes(length, "big"))
 
@@ -275,7 +279,7 @@ def _type_of(fact: Fact, values: Sequence[object]) -> Any:
     return schema.named_type(fact[1]) if fact[1] else schema.json_type(values)
 
 
-def _numbered(begins: Any, ends: Any, first: int, end: int) -> Any:
+def _number_samples(begins: Any, ends: Any, first: int, end: int) -> Any:
     """Return the number of each sample in its shard: from *first* on, an array of uint64.
 
     *begins*, *ends*: extents of adjacent samples; *end*: the end of the sample before them. Numbers start from 0 again
@@ -297,7 +301,7 @@ def _places(packed: tuple[bytes, bytes] | None, count: int) -> Any:
     """
     import numpy as np
 
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     if packed is None:
         return pa.nulls(count, schema.place_type())
     offsets, sizes = (np.frombuffer(column, np.int64) for column in packed)

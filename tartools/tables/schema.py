@@ -52,7 +52,7 @@ def is_table(url: str) -> bool:
     On a server, where a probe costs a request, only a URL with the name of a table is probed. Raises: StorageError.
     """
     url = Url(url)
-    if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_far(url)):
+    if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_stored_object(url)):
         return False
     from tartools.storage.checks import probe
 
@@ -64,42 +64,42 @@ def check_pyarrow() -> None:
     from importlib.util import find_spec
 
     if find_spec("pyarrow") is None:
-        raise _missing()
+        raise _missing_error()
 
 
-def arrow() -> Any:
-    """Import pyarrow and `pyarrow.parquet`; return pyarrow. Raises: StorageError, with the command to install it."""
-    from tartools.tar.runs import one_thread
+def import_arrow() -> Any:
+    """Import pyarrow with `pyarrow.parquet`, and return it. Raises: StorageError that says how to install it."""
+    from tartools.tar.runs import limit_numpy_threads
 
     try:
-        with one_thread():
+        with limit_numpy_threads():
             import pyarrow
             import pyarrow.parquet
     except ModuleNotFoundError as error:
-        raise _missing() from error
+        raise _missing_error() from error
     except ImportError as error:  # such as no memory for its libraries
         raise StorageError(f"pyarrow can't be imported: {error}") from error
     return pyarrow
 
 
-def _missing() -> StorageError:
+def _missing_error() -> StorageError:
     return StorageError(f"Parquet files need pyarrow: {how_to_install('pyarrow')}")
 
 
 @contextmanager
 def value_errors(message: str, url: str) -> Iterator[None]:
-    """Turn errors of Arrow about values into a StorageError with the message *message* about the table *url*."""
+    """Turn errors of Arrow about values, in the body of `with`, into a StorageError with *message* and *url*."""
     try:
         yield
-    except (arrow().ArrowException, ValueError, OverflowError) as error:
+    except (import_arrow().ArrowException, ValueError, OverflowError) as error:
         if isinstance(error, MemoryError):
             raise
         raise StorageError(message, url=url) from None
 
 
-def as_bytes(column: Any) -> Any:
-    """Return *column*, of text or bytes, as an array of bytes. Raises: ArrowException if it is neither."""
-    pa = arrow()
+def encode_texts(column: Any) -> Any:
+    """Return *column*, of text or bytes, as an Arrow array of bytes. Raises: ArrowException if it is neither."""
+    pa = import_arrow()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if column.type == pa.string():  # the common case; `cast` takes 60 ms to import
@@ -141,10 +141,10 @@ def _shard_url(name: str, folder: str) -> str:
 # ---- columns that tartools needs ----
 
 
-def in_set(column: str, number: int) -> str:
+def name_in_set(column: str, number: int) -> str:
     """Return the name that *column*, such as `__shard__`, has for set *number* of a joined table; 1 is the first set.
 
-    >>> in_set("__shard__", 1), in_set("__shard__", 2)
+    >>> name_in_set("__shard__", 1), name_in_set("__shard__", 2)
     ('__shard__', '__shard_2__')
     """
     return column if number == 1 else f"{column[:-2]}_{number}__"
@@ -157,30 +157,30 @@ def sets_in(columns: Collection[str]) -> range:
     range(1, 3)
     """
     number = 1
-    while in_set(SHARD_COLUMN, number + 1) in columns:
+    while name_in_set(SHARD_COLUMN, number + 1) in columns:
         number += 1
     return range(1, number + 1)
 
 
 def location_columns(columns: Collection[str]) -> list[str]:
     """Return the existing *columns* that locate and verify samples: the key, and extents and members in each set."""
-    members = [in_set(MEMBERS_COLUMN, number) for number in sets_in(columns)]
+    members = [name_in_set(MEMBERS_COLUMN, number) for number in sets_in(columns)]
     return [name for name in (KEY_COLUMN, *extent_columns(columns), *members) if name in columns]
 
 
 def extent_columns(columns: Collection[str]) -> list[str]:
     """Return the existing *columns* of extents: shard, version, begin and end, in each set."""
     names = (SHARD_COLUMN, VERSION_COLUMN, BEGIN_COLUMN, END_COLUMN)
-    names_of_sets = [in_set(name, number) for number in sets_in(columns) for name in names]
+    names_of_sets = [name_in_set(name, number) for number in sets_in(columns) for name in names]
     return [name for name in names_of_sets if name in columns]
 
 
 def own_types(sets: Iterable[int] = (1,)) -> dict[str, Any]:
-    """Return name and Arrow type of the columns that all unified rows have, in order: shard, index, key, begin, end.
+    """Return name -> Arrow type of the columns that all unified rows have, in order: shard, index, key, begin, end.
 
-    *sets*: numbers of the sets of shards; of further ones, shard, begin and end follow.
+    *sets*: numbers of the sets of shards; for each set after the first, its shard, begin and end follow.
     """
-    pa = arrow()
+    pa = import_arrow()
     types = {
         SHARD_COLUMN: pa.int32(),
         INDEX_COLUMN: pa.uint64(),
@@ -189,18 +189,18 @@ def own_types(sets: Iterable[int] = (1,)) -> dict[str, Any]:
         END_COLUMN: pa.uint64(),
     }
     of_sets = (SHARD_COLUMN, BEGIN_COLUMN, END_COLUMN)
-    return types | {in_set(name, number): types[name] for number in sets for name in of_sets}
+    return types | {name_in_set(name, number): types[name] for number in sets for name in of_sets}
 
 
 def place_type() -> Any:
     """Return the type of an extent in `__members__`: offset and size of a payload."""
-    pa = arrow()
+    pa = import_arrow()
     return pa.struct([("offset", pa.uint64()), ("size", pa.uint64())])
 
 
 def is_place(kind: Any) -> bool:
     """True if *kind* is a struct of offset and size, of any types."""
-    return arrow().types.is_struct(kind) and [field.name for field in kind] == ["offset", "size"]
+    return import_arrow().types.is_struct(kind) and [field.name for field in kind] == ["offset", "size"]
 
 
 def members_column(fields: Sequence[str], number: int = 1) -> list[tuple[str, Any]]:
@@ -208,29 +208,32 @@ def members_column(fields: Sequence[str], number: int = 1) -> list[tuple[str, An
 
     [] without fields: Parquet has no empty structs.
     """
-    column = in_set(MEMBERS_COLUMN, number)
-    return [(column, arrow().struct([(field, place_type()) for field in fields]))] if fields else []
+    column = name_in_set(MEMBERS_COLUMN, number)
+    return [(column, import_arrow().struct([(field, place_type()) for field in fields]))] if fields else []
 
 
 def fields_in_set(unified_schema: Any, number: int) -> list[str]:
     """Return the fields of samples in set *number* in the unified schema *unified_schema*."""
-    column = in_set(MEMBERS_COLUMN, number)
+    column = name_in_set(MEMBERS_COLUMN, number)
     return [field.name for field in unified_schema.field(column).type] if column in unified_schema.names else []
 
 
 def fields_of(unified_schema: Any) -> list[str]:
-    """Return the fields that the columns of members in *unified_schema* list, of all sets; [] without such columns."""
+    """Return the fields that the columns of members in *unified_schema* list, those of all sets of shards.
+
+    [] without such columns.
+    """
     sets = sets_in(unified_schema.names)
     return list(dict.fromkeys(field for number in sets for field in fields_in_set(unified_schema, number)))
 
 
 def listed_fields(table_schema: Any, number: int) -> list[str] | None:
     """Return the fields that samples may have in set *number* of a table with *table_schema*; None if unknown."""
-    column = in_set(MEMBERS_COLUMN, number)
+    column = name_in_set(MEMBERS_COLUMN, number)
     if column not in table_schema.names:
         return None
     kind = table_schema.field(table_schema.names.index(column)).type
-    if not arrow().types.is_struct(kind) or not all(is_place(field.type) for field in kind):
+    if not import_arrow().types.is_struct(kind) or not all(is_place(field.type) for field in kind):
         return None
     fields = [field.name for field in kind]
     return fields if len(fields) < MAX_FIELDS_LISTED and "\ufffd" not in "".join(fields) else None
@@ -244,7 +247,7 @@ def named_type(name: str) -> Any:
 
     "digest" and "colours" are bytes of a fixed size.
     """
-    pa = arrow()
+    pa = import_arrow()
     sizes = {"digest": 16, "colours": 48}
     return pa.binary(sizes[name]) if name in sizes else pa.type_for_alias(name)
 
@@ -264,7 +267,7 @@ def json_type(values: Sequence[Any]) -> Any:
     try:
         return _type_of(values, 0)
     except _MixedError:
-        return arrow().string()
+        return import_arrow().string()
 
 
 def _type_of(values: Sequence[Any], depth: int) -> Any:
@@ -274,7 +277,7 @@ def _type_of(values: Sequence[Any], depth: int) -> Any:
     Raises: _MixedError if only text can: several types, whole numbers above 64 bits, nesting that is too deep, or an
     object that Parquet can't hold.
     """
-    joined = arrow().null()
+    joined = import_arrow().null()
     types = set(map(type, values))
     for python_type in types - {type(None)}:
         values_of_type = values if len(types) == 1 else [value for value in values if type(value) is python_type]
@@ -287,7 +290,7 @@ def _type_of_one_kind(values: Sequence[Any], python_type: type, depth: int) -> A
 
     Raises: _MixedError for a whole number above 64 bits, too deep nesting, or an object that Parquet can't hold.
     """
-    pa = arrow()
+    pa = import_arrow()
     if python_type not in (list, dict):
         if python_type is int and (min(values) < MIN_INT64 or max(values) > MAX_INT64):
             raise _MixedError
@@ -297,12 +300,12 @@ def _type_of_one_kind(values: Sequence[Any], python_type: type, depth: int) -> A
     if python_type is list:
         return pa.list_(_type_of([*chain.from_iterable(values)], depth + 1))
     names = dict.fromkeys(chain.from_iterable(values))
-    if len(names) > MAX_OBJECT_NAMES or not all(map(_encodable, names)):
+    if len(names) > MAX_OBJECT_NAMES or not all(map(_is_encodable, names)):
         raise _MixedError
     return pa.struct([(name, _type_of([value.get(name) for value in values], depth + 1)) for name in names])
 
 
-def _encodable(name: str) -> bool:
+def _is_encodable(name: str) -> bool:
     """True if *name*, from JSON, can be encoded as UTF-8: it may contain half of a surrogate pair."""
     return name.isascii() or name == name.encode("utf-8", "replace").decode()
 
@@ -316,11 +319,11 @@ def join_types(first: Any, second: Any) -> Any:
     try:
         return _join_types(first, second)
     except _MixedError:
-        return arrow().string()
+        return import_arrow().string()
 
 
 def _join_types(first: Any, second: Any) -> Any:
-    pa = arrow()
+    pa = import_arrow()
     is_a, both = pa.types, (first, second)
     if first == second or is_a.is_null(second):
         return first
@@ -347,11 +350,11 @@ def stored_type(kind: Any) -> Any:
     try:
         return _stored_or_raise(kind)
     except _MixedError:
-        return arrow().string()
+        return import_arrow().string()
 
 
 def _stored_or_raise(kind: Any) -> Any:
-    pa = arrow()
+    pa = import_arrow()
     if pa.types.is_list(kind):
         return pa.list_(_stored_or_raise(kind.value_type))
     if not pa.types.is_struct(kind):
@@ -366,7 +369,7 @@ def column_of(values: Sequence[Any], type_: Any) -> Any:
 
     A whole number that a double can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
     """
-    pa = arrow()
+    pa = import_arrow()
     if pa.types.is_string(type_):
         from tartools.samples.values import as_text
 
@@ -379,7 +382,7 @@ def column_of(values: Sequence[Any], type_: Any) -> Any:
 
 def _convert_value(value: Any, type_: Any) -> Any:
     """Return *value*, converted so that pyarrow accepts it for *type_*."""
-    types = arrow().types
+    types = import_arrow().types
     if value is None:
         return None
     if types.is_floating(type_):
@@ -401,7 +404,7 @@ def plain_values(column: Any) -> Sequence[Any]:
 
     Raises: UnicodeDecodeError for strings that are not UTF-8.
     """
-    pa = arrow()
+    pa = import_arrow()
     is_a = pa.types
     if is_a.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -423,7 +426,7 @@ def plain_values(column: Any) -> Sequence[Any]:
 
 def _times_as_text(kind: Any) -> Any:
     """Return the type *kind* with text in place of times and dates."""
-    pa = arrow()
+    pa = import_arrow()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_times_as_text(kind.value_type))
     if pa.types.is_struct(kind):

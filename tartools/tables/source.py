@@ -42,14 +42,14 @@ class ParquetSource:
             encoded = (self.parquet.metadata.metadata or {}).get(b"ARROW:schema")
             if encoded is None:
                 return
-            pa = schema.arrow()
+            pa = schema.import_arrow()
             copy = pa.ipc.read_schema(pa.py_buffer(b64decode(encoded)))
             same = _column_names(copy) == _column_names(self.parquet.schema_arrow)
         if not same:
             raise self.failure("it has two names for one column")
 
     def failure(self, reason: str) -> TarFormatError:
-        """Return the error that the metadata are damaged, for this *reason*, with the offset of the metadata."""
+        """Return the error that the metadata of the file are damaged, with *reason* and their offset."""
         return TarFormatError(f"this {self._noun} is damaged: {reason}", url=self.url, offset=metadata_begin(self.file))
 
     @cached_property
@@ -113,7 +113,7 @@ class ParquetSource:
 
 def _column_names(fields: Any) -> list[Any]:
     """Return the names of *fields*, each with the names of its own fields if it is a struct."""
-    is_struct = schema.arrow().types.is_struct
+    is_struct = schema.import_arrow().types.is_struct
     return [(field.name, _column_names(field.type) if is_struct(field.type) else []) for field in fields]
 
 
@@ -146,8 +146,8 @@ def open_parquet(
     """
     from tartools.storage import seekable  # and what servers need
 
-    pa = schema.arrow()
-    with file or seekable.seekable(url) as open_file:
+    pa = schema.import_arrow()
+    with file or seekable.open_seekable(url) as open_file:
         try:
             with _arrow_errors(url, what):
                 parquet = pa.parquet.ParquetFile(
@@ -186,8 +186,11 @@ def metadata_begin(file: io.BufferedReader) -> int:
 
 @contextmanager
 def _arrow_errors(url: str, noun: str) -> Iterator[None]:
-    """Turn errors of pyarrow about a damaged file into a TarFormatError. *noun*: the noun in the message."""
-    pa = schema.arrow()
+    """For the body of `with`: turn errors of pyarrow about a damaged file into a TarFormatError with *url*.
+
+    *noun*: the word for the file in the message.
+    """
+    pa = schema.import_arrow()
     try:
         yield
     except (pa.ArrowException, EOFError, UnicodeDecodeError, OSError) as error:

@@ -60,10 +60,10 @@ class Table:
         for name in source.REQUIRED_COLUMNS:
             if name not in table.column_names:
                 raise TarFormatError(f"this is not a table of samples: it has no column {name}", url=url)
-        return cls._of(url, table, None, "", len(table))
+        return cls._make(url, table, None, "", len(table))
 
     @classmethod
-    def _of(cls, *state: Any) -> Table:
+    def _make(cls, *state: Any) -> Table:
         """Make a table of its URL, Arrow table, chosen rows, version and row count; its file is not read.
 
         *state*: these five, in the order of `_set`. Unpickling calls this too.
@@ -92,7 +92,7 @@ class Table:
         return f"<Table {self._url or 'from arrow'!r} of {len(self)} samples>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Table._of, self._state
+        return Table._make, self._state
 
     @property
     def _state(self) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ class Table:
     def __getitem__(self, index: Any) -> Sample | list[Sample]:
         """Return the sample of a row, or the list of samples of many rows, in the given order."""
         if hasattr(index, "__index__") and not getattr(index, "ndim", 0):
-            return self._samples([self._checked(operator.index(index))])[0]
+            return self._samples([self._check_row(operator.index(index))])[0]
         return self._samples(self._numbers(index))
 
     def __iter__(self) -> Iterator[Sample]:
@@ -131,13 +131,16 @@ class Table:
         hint = f"; keys look like {example.decode(errors='replace')!r}" if example else ""
         raise KeyError(f"none of {len(self)} samples has the key {key!r}{hint}")
 
-    def _checked(self, row: int) -> int:
+    def _check_row(self, row: int) -> int:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of a table of {len(self)} rows")
         return row % len(self)
 
     def _numbers(self, rows: Any) -> Any:
-        """Return *rows*, an index of `__getitem__` for many rows, as an array of numbers from 0 on."""
+        """Return *rows*, an index of `__getitem__` for many rows (a slice or numbers), as row numbers from 0 on.
+
+        Raises: TypeError for other indexes; IndexError for a row that does not exist.
+        """
         import numpy as np
 
         if isinstance(rows, slice):
@@ -148,7 +151,7 @@ class Table:
                 f"rows are whole numbers, as in table[7], table[2:9], table[[7, 3]], not {str(rows)[:60]!r}"
             )
         for wrong in numbers[(numbers >= len(self)) | (numbers < -len(self))][:1].tolist():
-            self._checked(wrong)
+            self._check_row(wrong)
         return np.where(numbers < 0, numbers + len(self), numbers).astype(np.int64)
 
     def _samples(self, rows: Any, keys: list[bytes] | None = None) -> list[Sample]:
@@ -171,7 +174,10 @@ class Table:
         return locations.bulk(at, row_numbers, room_of, self._fields if fields is None else fields)
 
     def _locate(self, rows: Any) -> tuple[RowLocations, Any, Any]:
-        """Return (locations, indexes, row numbers in the file): the locations include *rows*, at the indexes."""
+        """Return (locations, indexes, row numbers in the file) for *rows*, an array of row numbers of this table.
+
+        The `RowLocations` may have more rows; the indexes say where in it *rows* are.
+        """
         import numpy as np
 
         rows = np.asarray(rows, np.int64)
@@ -193,7 +199,7 @@ class Table:
         with self._open() as table:
             for group, first, count in table.groups():
                 if first <= row < first + count:
-                    return RowLocations.of(
+                    return RowLocations.from_batches(
                         self._url,
                         table.batches(schema.location_columns(table.names), ROWS_IN_BATCH, [group]),
                         count,
@@ -222,7 +228,7 @@ class Table:
         One part, unless the table is joined; then of those sets of shards that have it and that `with_fields` reads.
         """
         locations = self._all()
-        extents = locations.choose([self._checked(row)], [row], None, self._fields).parts
+        extents = locations.choose([self._check_row(row)], [row], None, self._fields).parts
         catalog = locations.catalog
         places = map(extents.place, range(len(extents)))
         return [(catalog.urls[number], catalog.versions[number], begin, end) for number, begin, end in places]
@@ -247,7 +253,7 @@ class Table:
     def _all(self) -> RowLocations:
         """Return the locations of all rows of this table."""
         if self._places is None:
-            locations = RowLocations.of(self._url, self._batches(None), self._total)
+            locations = RowLocations.from_batches(self._url, self._batches(None), self._total)
             self._places = locations if self._rows is None else locations.take(self._rows)
         return self._places
 
@@ -297,7 +303,7 @@ class Table:
 
         has = np.zeros(len(self), bool)
         for set_number in range(1, len(self._all().extents.others) + 2):
-            column = schema.in_set(schema.MEMBERS_COLUMN, set_number)
+            column = schema.name_in_set(schema.MEMBERS_COLUMN, set_number)
             try:
                 members = self._read([column]).column(0)
             except KeyError:
@@ -335,7 +341,7 @@ class Table:
         numbers = self._numbers(rows)
         rows = numbers if self._rows is None else self._rows[numbers]
         url, arrow_table, _, version, total, fields = self._state
-        table = Table._of(url, arrow_table, rows, version, total, fields)
+        table = Table._make(url, arrow_table, rows, version, total, fields)
         if self._places is not None:
             table._places = self._places.take(numbers)
         return table
@@ -345,7 +351,7 @@ class Table:
 
         Of a joined table, the sets of shards that have none of them are not opened. Samples may have other fields too.
         """
-        table = Table._of(*self._state[:-1], None if names is None else frozenset(map(str.lower, names)))
+        table = Table._make(*self._state[:-1], None if names is None else frozenset(map(str.lower, names)))
         table._places, table._first_group, table._digest = self._places, self._first_group, self._digest
         return table
 
@@ -362,11 +368,11 @@ class Table:
         folder = schema.folder_of(url)
         rows = self._rename_shards(self._read(None), lambda name: schema.relative_name(name, folder))
         for number in schema.sets_in(rows.column_names):
-            shards = rows.column(schema.in_set(schema.SHARD_COLUMN, number)).unique().to_pylist()
+            shards = rows.column(schema.name_in_set(schema.SHARD_COLUMN, number)).unique().to_pylist()
             schema.check_names(filter(None, shards), folder)
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         with (
-            storage.writing(url, force) as sink,
+            storage.open_sink(url, force) as sink,
             pa.parquet.ParquetWriter(
                 pa.PythonFile(SinkFile(sink), "w"), rows.schema, compression="zstd", write_page_checksum=True
             ) as writer,
@@ -376,12 +382,15 @@ class Table:
     def _rename_shards(self, rows: Any, name_of: Any) -> Any:
         """Return *rows* with `name_of(url)` in place of the name of each shard; `url` is its resolved URL."""
         for number in schema.sets_in(rows.column_names):
-            rows = self._rename_column(rows, schema.in_set(schema.SHARD_COLUMN, number), name_of)
+            rows = self._rename_column(rows, schema.name_in_set(schema.SHARD_COLUMN, number), name_of)
         return rows
 
     def _rename_column(self, rows: Any, column_name: str, name_of: Any) -> Any:
-        """Return *rows* with `name_of(url)` in place of each name in the column *column_name*: see `_rename_shards`."""
-        pa = schema.arrow()
+        """Return *rows* with `name_of(url)` in place of each shard name in the column *column_name*.
+
+        `url`: the resolved URL of the shard.
+        """
+        pa = schema.import_arrow()
         column = rows.column(column_name)
         encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         chunks = encoded.unify_dictionaries().chunks
@@ -418,9 +427,9 @@ class Table:
         """Open the file, for a `with` that gives its `ParquetSource`. Raises: StorageError if it was replaced."""
         if not storage.is_seekable(self._url):
             raise StorageError("a table is a file or an object: this can't be read in parts", url=self._url)
-        file = seekable.reading(self._url)
+        file = seekable.open_as_file(self._url)
         try:
-            version = seekable.version(file)
+            version = seekable.version_of_file(file)
             if self._version not in ("", version):
                 raise StorageError("was replaced since it was opened", url=self._url)
             self._version = version

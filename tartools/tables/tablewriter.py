@@ -20,7 +20,7 @@ SMALL_BATCHES = 256  # record batches that are held before they are joined
 
 
 class RowBatch:
-    """Some *rows*, a record batch of the unified schema, with the interface of `samples.batch.Batch`.
+    """Adjacent *rows* of a table, a record batch of the unified schema, with the interface of `samples.batch.Batch`.
 
     *numbers*: the row number of each, for messages; None if they have none.
     """
@@ -42,7 +42,7 @@ class RowBatch:
     def keys(self) -> list[bytes]:
         """The keys of the samples; [] without a column of keys."""
         has_keys = schema.KEY_COLUMN in self.rows.schema.names
-        return schema.as_bytes(self.rows.column(schema.KEY_COLUMN)).to_pylist() if has_keys else []
+        return schema.encode_texts(self.rows.column(schema.KEY_COLUMN)).to_pylist() if has_keys else []
 
     def memory_size(self, first: int, last: int) -> int:
         """Return the bytes that rows *first* to *last* (exclusive) may take in memory."""
@@ -66,7 +66,7 @@ class RowBatch:
                 part = (
                     self
                     if len(indexes) == len(self)
-                    else RowBatch(self.rows.take(schema.arrow().array(indexes)), numbers)
+                    else RowBatch(self.rows.take(schema.import_arrow().array(indexes)), numbers)
                 )
                 yield label, part, 0, len(part)
 
@@ -103,7 +103,7 @@ class SinkFile:
 
 
 class TableContent(Protocol):
-    """Facts for a `TableWriter` about all rows, before the first: of `RowInputs`, or of the rows of a join."""
+    """The facts about all rows that a `TableWriter` needs before the first row: schema and shards."""
 
     schema: Any  # unified
     catalog: ShardCatalog  # of the shards that the rows name
@@ -120,7 +120,7 @@ class TableWriter:
     """
 
     def __init__(self, url: str, force: bool, rows: TableContent, sums: OutputSums | None = None) -> None:
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         self.url = url
         self._shards = rows.catalog
         self._folder = schema.folder_of(url)
@@ -133,11 +133,11 @@ class TableWriter:
         self.size = 0  # bytes of the tar that the samples would be, without its end
         full_schema = table_schema(rows.schema)
         values = [name for name in full_schema.names if not name.startswith("__")]
-        shards = [schema.in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(full_schema.names)]
+        shards = [schema.name_in_set(schema.SHARD_COLUMN, number) for number in schema.sets_in(full_schema.names)]
         if sums:
             sums.check_output(url)
         self.output = storage.open_write(url, force)  # `storage.sync` takes it
-        self._hashed = sums.hashed(url, self.output.sink) if sums else None
+        self._hashed = sums.hash_sink(url, self.output.sink) if sums else None
         self._file = SinkFile(self._hashed or self.output.sink)
         try:
             self._parquet = pa.parquet.ParquetWriter(
@@ -152,8 +152,8 @@ class TableWriter:
             raise
 
     @property
-    def written(self) -> int:
-        """Bytes of the table so far."""
+    def bytes_written(self) -> int:
+        """Bytes of the table so far; rows that wait for the next row group are not counted."""
         return self._file.written
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
@@ -169,13 +169,13 @@ class TableWriter:
 
     def _join_batches(self) -> None:
         """Join the record batches that were added last, which are small, into one, since each takes 9 KB."""
-        joined = schema.arrow().Table.from_batches(self._waiting[self._joined :], self._columns).combine_chunks()
+        joined = schema.import_arrow().Table.from_batches(self._waiting[self._joined :], self._columns).combine_chunks()
         self._waiting[self._joined :] = joined.to_batches()
         self._joined = len(self._waiting)
 
     def _write_row_group(self, count: int) -> None:
         """Write a row group of the first *count* waiting rows."""
-        rows = schema.arrow().Table.from_batches(self._waiting, self._columns)
+        rows = schema.import_arrow().Table.from_batches(self._waiting, self._columns)
         self._parquet.write_table(table_rows(rows.slice(0, count), self._shard))
         self._waiting = rows.slice(count).to_batches()
         self._joined = 0

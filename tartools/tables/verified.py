@@ -93,7 +93,7 @@ class VerifiedReader:
             shards = self._servers() if is_remote[low] else self._local
             with closing(shards.read(rows.part(low, high))) as reads:
                 for read in reads:
-                    yield from self._verified(read)
+                    yield from self._verify(read)
 
     def bulk(self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the samples of *rows* as a `Bulk`, whose keys are not compared; None if only `samples` can read them.
@@ -122,27 +122,30 @@ class VerifiedReader:
             and sizes.mean() >= MAX_COPIED_PAYLOAD
             and len(set(rows.numbers.tolist())) <= self._local.max_shards
         ):
-            files = self._local.files(rows, 0, len(rows))
-            return bulk_from_files(files, rows.begins, rows.ends, room_of, fields, join)
+            open_shards = self._local.open_shards(rows, 0, len(rows))
+            return bulk_from_files(open_shards, rows.begins, rows.ends, room_of, fields, join)
         shards = self._servers() if is_remote.any() else self._local
         data = shards.read_all(rows, None if room_of is None else room_of(int(sizes.sum())))
         return None if data is None else bulk_from_buffer(data, sizes, join)
 
     def _joined_samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, which have parts in several sets of shards, in batches."""
+        """Yield the samples of *rows*, which have parts in several sets of shards, each put together, in batches.
+
+        Raises: StorageError for a sample that differs from its row.
+        """
         limit = MAX_REMOTE_JOINED_BYTES if any(self.catalog.is_remote) else MAX_JOINED_SAMPLE_BYTES
         large = rows.sizes > limit
         for low, high in runs_of_equal(large):
             part = rows.part(low, high)
             if large[low]:
-                yield from self._part_by_part(part)
+                yield from self._read_parts_alone(part)
                 continue
             with closing(self._read_joined(part)) as reads:
                 for read in reads:
-                    yield from self._verified(read)
+                    yield from self._verify(read)
 
     def _read_joined(self, rows: Extents) -> Generator[SampleBytes, None, None]:
-        """Yield the bytes of the samples of *rows*, of each all parts, one after the other."""
+        """Yield the bytes of the samples of *rows*: of each sample all parts, in local and remote shards, joined."""
         import numpy as np
 
         remote = np.array([*self.catalog.is_remote, False])  # the last is for -1, the number of an absent part
@@ -172,8 +175,8 @@ class VerifiedReader:
                     yield SampleBytes.in_memory(window, joined)
                     low, offset = high, offset + remote_size
 
-    def _part_by_part(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, each part of them read alone.
+    def _read_parts_alone(self, rows: Extents) -> Iterator[Batch]:
+        """Yield the samples of *rows*, reading each part of them by itself: the slow path, to name the wrong part.
 
         Raises: StorageError, with the shard of the part, if a part differs from its row, or has another key.
         """
@@ -188,7 +191,7 @@ class VerifiedReader:
                 if not sample.grouped:
                     message = f"sample {sample.key!r} is a member without a field, which can't be joined"
                     raise self.catalog.failure(set_extents, 0, message)
-            yield Batch.of(first.with_members(chain.from_iterable(sample.members for sample in samples)))
+            yield Batch.from_sample(first.with_members(chain.from_iterable(sample.members for sample in samples)))
 
     def _servers(self) -> RemoteShards:
         if self._remote is None:
@@ -197,26 +200,29 @@ class VerifiedReader:
             self._remote = RemoteShards(self.catalog, self._sources)
         return self._remote
 
-    def _verified(self, read: SampleBytes) -> Iterator[Batch]:
-        """Yield the samples of *read*, in batches. Raises: StorageError for a sample that differs from its row."""
+    def _verify(self, read: SampleBytes) -> Iterator[Batch]:
+        """Parse the samples of *read*, and yield them in batches.
+
+        Raises: StorageError for one that differs from its row.
+        """
         at = 0
         try:
             while at < len(read.rows):
-                low = yield from self._many_at_once(read, at)
+                low = yield from self._read_matching(read, at)
                 at = min(low + ROWS_ONE_BY_ONE, len(read.rows))
                 if read.rows.others:
-                    yield from self._part_by_part(read.rows.part(low, at))
+                    yield from self._read_parts_alone(read.rows.part(low, at))
                 else:
-                    yield from self._one_by_one(read, range(low, at))  # equal keys side by side, or damage
+                    yield from self._read_each(read, range(low, at))  # equal keys side by side, or damage
         except StorageError as error:
             if not read.is_streamed or error.offset == int(read.rows.begins[0]):  # it names the row
                 raise
             raise self.catalog.failure(read.rows, 0, error) from error
 
-    def _many_at_once(self, read: SampleBytes, at: int) -> Generator[Batch, None, int]:
+    def _read_matching(self, read: SampleBytes, at: int) -> Generator[Batch, None, int]:
         """Yield the samples of *read* from index *at* on, in batches, up to the first that differs from its row.
 
-        Returns the index of that row, or the number of rows. A difference is no error here.
+        Returns the index of that row, or the number of rows if none differs: the caller reads that one again, alone.
         """
         rows, bounds = read.rows, read.bounds
         parse = self._parse_joined if rows.others else self._parse
@@ -230,7 +236,7 @@ class VerifiedReader:
                 yield batch
         return at
 
-    def _one_by_one(self, read: SampleBytes, indexes: range) -> Iterator[Batch]:
+    def _read_each(self, read: SampleBytes, indexes: range) -> Iterator[Batch]:
         """Yield the samples at *indexes* of *read*, each as a batch.
 
         Raises: StorageError for one that differs from its row.
@@ -254,14 +260,17 @@ class VerifiedReader:
             yield batch
 
     def _batch(self, part: Parsed, rows: Extents, at: int) -> Batch | None:
-        """Return the samples of *part*, which the rows from index *at* on should list; None if it is not samples."""
+        """Return the groups of *part* as a batch, with the shards of the rows from index *at* on.
+
+        *part*: an item that the tar reader yields. None if it has no samples.
+        """
         if not isinstance(part, ContiguousGroups | ScatteredGroup):
             return None
         count = len(part.keys) if isinstance(part, ContiguousGroups) else 1
         return Batch(part, self._urls(rows, at, min(at + count, len(rows))))
 
     def _urls(self, rows: Extents, low: int, high: int) -> str | list[str]:
-        """Return the URL of the shard of rows *low* to *high*; if they differ, a list with the URL of each row."""
+        """Return the URL of the shard of the rows *low* to *high* (exclusive); if they differ, the list of the URLs."""
         if high == low + 1:
             return self.catalog.urls[int(rows.numbers[low])]
         numbers: list[int] = rows.numbers[low:high].tolist()
@@ -275,9 +284,10 @@ class VerifiedReader:
 
 
 def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
-    """True if *batch* has the samples that *rows* list from index *at* on: the same keys, at the offsets *bounds*.
+    """True if *batch* is the samples that *rows* list from index *at* on: equal keys, at the right places.
 
-    In samples of a joined table a member begins where each part does.
+    *bounds*: offsets at which the samples of all *rows* begin, then the end of the last one. In samples of a joined
+    table a member has to begin where each part does.
     """
     end = at + len(batch)
     if end > len(rows) or batch.bounds() != bounds[at : end + 1]:

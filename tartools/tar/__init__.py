@@ -12,18 +12,18 @@ from __future__ import annotations
 from tartools.tar.groups import ARCHIVE_END, ContiguousGroups, Mark, Need, Parsed, ScatteredGroup, Special
 from tartools.tar.header import BLOCK, padded_size
 from tartools.tar.keys import join_path, split_path
-from tartools.tar.member import Member, Source, located, read_range
+from tartools.tar.member import Member, Source, range_in_file, read_range
 from tartools.tar.reader import read_members
 from tartools.tar.writer import (
     Writer,
     archive_size,
+    capacity_of_archive,
     copy_payload,
     copy_range,
     encode_header,
     new_member,
-    renamed,
-    rewritten,
-    room_in,
+    rename_member,
+    rewrite_member,
 )
 
 __all__ = [
@@ -39,17 +39,17 @@ __all__ = [
     "Special",
     "Writer",
     "archive_size",
+    "capacity_of_archive",
     "copy_payload",
     "copy_range",
     "encode_header",
     "join_path",
-    "located",
     "new_member",
     "padded_size",
+    "range_in_file",
     "read_members",
     "read_range",
-    "renamed",
-    "rewritten",
-    "room_in",
+    "rename_member",
+    "rewrite_member",
     "split_path",
 ]

@@ -24,13 +24,14 @@ Compressor = Any
 
 
 class Codec(NamedTuple):
-    """One kind of compression.
+    """A compression format, and how it is recognized, read and written.
 
-    `name`: such as "gzip". `magic`: byte strings; compressed data begin with one of them.
-    `suffixes`: of the names of archives, dots included.
-    `decompressor()`, `compressor()`: import the library, and return a new object of it.
-    `padded`: True if zeros may follow each compressed stream (gzip on tapes).
-    `begins(data)`: True if *data*, the first bytes of a stream, are enough to start the decompressor.
+    `name`: such as "gzip".
+    `magic`: byte strings; compressed data begin with one of them.
+    `suffixes`: of the names of compressed archives, with the dot: ".tar.gz", ".tgz".
+    `decompressor()`, `compressor()`: import the library, and return a new object for one stream of data.
+    `padded`: True if zeros may follow each compressed stream, as gzip on tapes has them.
+    `can_start(data)`: True if *data*, the first bytes of a stream, are enough to start the decompressor.
     """
 
     name: str
@@ -39,11 +40,14 @@ class Codec(NamedTuple):
     decompressor: Callable[[], Decompressor]
     compressor: Callable[[], Compressor]
     padded: bool = False
-    begins: Callable[[bytes], bool] = bool
+    can_start: Callable[[bytes], bool] = bool
 
 
-def _made(module: str, name: str, **options: Any) -> Callable[[], Any]:
-    """Return a function that calls *name* of *module*, which is imported then, with *options*."""
+def _make_factory(module: str, name: str, **options: Any) -> Callable[[], Any]:
+    """Return a function without arguments that imports *module*, and returns its *name* called with *options*.
+
+    *name*: a class or function of *module*. The import is made at the call, because start-up must not pay for it.
+    """
 
     def made() -> Any:
         """Import the module, and return the new object."""
@@ -53,17 +57,18 @@ def _made(module: str, name: str, **options: Any) -> Callable[[], Any]:
     return made
 
 
-def _gzip_reader() -> Decompressor:
+def _make_gzip_reader() -> Decompressor:
     """Return a decompressor of isal for gzip."""
     from isal import igzip_lib
 
     return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
 
 
-def _gzip_begins(data: bytes) -> bool:
-    """True if *data*, the first bytes of a stream, has a whole gzip header: isal loses its position in a partial one.
+def _has_gzip_header(data: bytes) -> bool:
+    """True if *data*, the first bytes of a stream, have a whole gzip header (RFC 1952, 2.3).
 
-    RFC 1952, 2.3. A header whose name does not end counts as whole; decompressing it then reports the damage.
+    isal loses its position in a partial one. A header whose name does not end counts as whole; decompressing it then
+    reports the damage.
     """
     if len(data) < 10:
         return False
@@ -78,8 +83,8 @@ def _gzip_begins(data: bytes) -> bool:
     return at <= len(data)
 
 
-def _zstd() -> Any:
-    """Import and return the zstd module: of Python from 3.14 on, before that its backport."""
+def _import_zstd() -> Any:
+    """Import the module for zstd, and return it: `compression.zstd` from Python 3.14 on, before that its backport."""
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
     except ImportError:
@@ -87,11 +92,11 @@ def _zstd() -> Any:
     return zstd
 
 
-def _zstd_writer() -> Compressor:
+def _make_zstd_writer() -> Compressor:
     """Return a compressor for zstd, of level 1 and with a checksum."""
     # with a checksum, as zstd(1), to detect damage; level 1 is twice as fast as 3, and no larger than gzip -6
-    parameter = _zstd().CompressionParameter
-    return _zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})
+    parameter = _import_zstd().CompressionParameter
+    return _import_zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})
 
 
 class _Lz4Writer:
@@ -119,15 +124,21 @@ class _Lz4Writer:
 _SKIPPABLE = tuple(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))
 _BZIP2 = tuple(b"BZh%d" % level + block for level in range(1, 10) for block in (b"1AY&SY", b"\x17rE8P\x90"))
 # gzip's header holds no time: same input, same bytes
-_GZIP_WRITER = _made("isal.isal_zlib", "compressobj", level=2, wbits=31)
-_BZ2 = _made("bz2", "BZ2Decompressor"), _made("bz2", "BZ2Compressor")
-_XZ = _made("lzma", "LZMADecompressor"), _made("lzma", "LZMACompressor")
-_LZ4_READER = _made("lz4.frame", "LZ4FrameDecompressor")
+_GZIP_WRITER = _make_factory("isal.isal_zlib", "compressobj", level=2, wbits=31)
+_BZ2 = _make_factory("bz2", "BZ2Decompressor"), _make_factory("bz2", "BZ2Compressor")
+_XZ = _make_factory("lzma", "LZMADecompressor"), _make_factory("lzma", "LZMACompressor")
+_LZ4_READER = _make_factory("lz4.frame", "LZ4FrameDecompressor")
 CODECS = (
-    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _gzip_reader, _GZIP_WRITER, True, _gzip_begins),
+    Codec("gzip", (b"\x1f\x8b\x08",), (".tgz", ".tar.gz"), _make_gzip_reader, _GZIP_WRITER, True, _has_gzip_header),
     Codec("bzip2", _BZIP2, (".tar.bz2",), *_BZ2),
     Codec("xz", (b"\xfd7zXZ\0",), (".tar.xz",), *_XZ, True),
-    Codec("zstd", (b"\x28\xb5\x2f\xfd", *_SKIPPABLE), (".tar.zst",), lambda: _zstd().ZstdDecompressor(), _zstd_writer),
+    Codec(
+        "zstd",
+        (b"\x28\xb5\x2f\xfd", *_SKIPPABLE),
+        (".tar.zst",),
+        lambda: _import_zstd().ZstdDecompressor(),
+        _make_zstd_writer,
+    ),
     Codec("lz4", (b"\x04\x22\x4d\x18",), (".tar.lz4",), _LZ4_READER, _Lz4Writer),
 )
 SHARD_SUFFIXES = (*(suffix for codec in CODECS for suffix in codec.suffixes), ".tar")
@@ -135,9 +146,9 @@ MAX_COMPRESSION_MAGIC_BYTES = 10  # bytes of the longest magic number
 
 
 def zstd_window(head: bytes) -> int:
-    """Return the bytes of the window that the zstd frame that begins with *head* needs (RFC 8878, 3.1.1.1).
+    """Return the window in bytes that decompressing a zstd frame needs (RFC 8878, 3.1.1.1).
 
-    0 if *head* does not tell.
+    *head*: the first bytes of the frame, 6 or more. 0 if they do not state the window.
 
     >>> zstd_window(bytes.fromhex("28b52ffd0090")) >> 20
     256
@@ -171,9 +182,9 @@ def split_suffix(name: str) -> tuple[str, str]:
 
 
 def split_packed(name: str) -> tuple[str, Codec | None]:
-    """Return (*name* without the suffix of a codec, that codec); (*name*, None) if it has no such suffix.
+    """Return (*name* without the suffix of a codec such as ".gz", that codec), or (*name*, None) without such a suffix.
 
-    *name*: of a file that is no archive.
+    *name*: of a file that is no archive; for archives there is `split_suffix`.
 
     >>> split_packed("a.tsv"), split_packed("a.tsv.GZ")[0]
     (('a.tsv', None), 'a.tsv')
@@ -185,11 +196,11 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
     return name, None
 
 
-def decompressed(stored: "StoredBytes", url: str) -> Stream:
-    """Return the tar stream in *stored*: decompressed if it begins with a codec's magic number, else as it is.
+def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
+    """Return a stream of the bytes in *stored*, decompressed if they begin with the magic number of a codec.
 
-    Its first bytes are read now, and stay in `stored.head`; of an open file without moving its position. Reading the
-    stream raises TruncatedError and TarFormatError, with *url* and the byte offset in the compressed file, and
+    The first bytes are read now, and kept in `stored.head`; the position of an open file stays. Raises, while the
+    stream is read: TruncatedError and TarFormatError, with *url* and the byte offset in the compressed data;
     StorageError if there is too little memory.
     """
     stream: Stream = stored
@@ -197,9 +208,9 @@ def decompressed(stored: "StoredBytes", url: str) -> Stream:
         stored.head = head_of(stored.file, stored.start)
     else:
         stored.head = first_bytes(stored, MAX_COMPRESSION_MAGIC_BYTES)
-        stream = Pushed(stored, stored.head)
+        stream = PrependedStream(stored, stored.head)
     codec = codec_of(stored.head)
-    return stream if codec is None else Decompressed(stream, codec, url)
+    return stream if codec is None else DecompressedStream(stream, codec, url)
 
 
 def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
@@ -210,7 +221,7 @@ def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
     if not data.startswith(codec.magic):
         raise TarFormatError(f"it does not begin as {codec.name} data")
     parts, size = [], 0
-    for chunk in chunks(Decompressed(Pushed(None, data), codec, "")):
+    for chunk in chunks(DecompressedStream(PrependedStream(None, data), codec, "")):
         size += len(chunk)
         if size > max_bytes:
             raise TarFormatError(f"it has more than {max_bytes:,} bytes when decompressed")
@@ -233,10 +244,10 @@ def first_bytes(stream: Stream, count: int) -> bytes:
 
 
 class StoredBytes:
-    """The bytes of a shard as they are stored: a stream that counts them.
+    """The bytes of a shard as they are stored, compressed or not: a stream that counts them.
 
     `count`: bytes read or skipped so far. `ended`: True if the last read found the end.
-    `head`: the first bytes, as many as `codec_of` looks at, once `decompressed` has looked.
+    `head`: the first bytes, as many as `codec_of` needs; b"" before `decompress_stream` has read them.
     `file`, `start`: the plain file, None for another stream, and the byte of it at which the stream begins.
     """
 
@@ -260,8 +271,11 @@ class StoredBytes:
         self.count += count
 
 
-class Pushed(Stream):
-    """A stream of the bytes *head*, then of *stream*, if there is one: puts back first bytes that were already read."""
+class PrependedStream(Stream):
+    """A stream of the bytes *head*, and then of *stream*: for first bytes that were read to detect the format.
+
+    *stream*: None if nothing follows *head*.
+    """
 
     def __init__(self, stream: Stream | None, head: bytes | memoryview) -> None:
         self._stream = stream
@@ -276,10 +290,11 @@ class Pushed(Stream):
         return self._stream.readinto(view) if self._stream is not None else 0
 
 
-class Decompressed(Stream):
-    """*stream*, compressed by *codec*, as decompressed bytes: one compressed stream or several, one after the other.
+class DecompressedStream(Stream):
+    """The decompressed bytes of *stream*, which has one or more compressed streams of *codec*, one after the other.
 
-    The bytes that it returns before it raises do not depend on the size of the reader's buffer.
+    *url*: the name for messages. When damage is found, all bytes before it are returned first, however small the
+    reader's buffer is.
     """
 
     def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
@@ -317,7 +332,7 @@ class Decompressed(Stream):
                 self._next_stream()
                 continue
             # a new decompressor gets its first input only once that has a whole header
-            while self._fresh and not self._codec.begins(self._input) and self._read():
+            while self._fresh and not self._codec.can_start(self._input) and self._read():
                 pass
             if self._fresh:
                 self._fresh, self._head = False, self._input[:MAX_COMPRESSION_MAGIC_BYTES]
@@ -371,7 +386,10 @@ class Decompressed(Stream):
             raise self._failure(0, error) from error
 
     def _failure(self, count: int, error: Exception) -> TarToolsError:
-        """Return the error for users for *error*, which the library raised on the last *count* bytes."""
+        """Return the error for users that stands for *error*, an exception of the library.
+
+        *count*: bytes of input that the library had got when it failed; 0 at the end of the input.
+        """
         name = self._codec.name
         if isinstance(error, MemoryError) or any(word in str(error).lower() for word in MEMORY_MESSAGES):
             return StorageError(f"there is too little memory to decompress its {name} data", url=self._url)

@@ -31,10 +31,10 @@ class BadChecksumError(TarFormatError):
 
 
 class ExtendedHeaders:
-    """The extended headers before one member, as far as they were parsed: `size` bytes of them.
+    """The extended headers before one member, parsed so far. They take `size` bytes of the archive.
 
-    `records`: the member's own pax records. `governing`: the global ones in force. `path`: a GNU long name, or b"".
-    Each is parsed once, however few bytes the buffer gets at a time: a hostile shard may have thousands of them.
+    `records`: the member's own pax records. `governing`: the global records in force. `path`: a GNU long name, or b"".
+    Each header is parsed once, even if the buffer gets few bytes at a time: a hostile shard may have thousands of them.
     """
 
     __slots__ = ("dropped", "gnu", "governing", "path", "records", "size")
@@ -54,7 +54,7 @@ class ExtendedHeaders:
         Raises: TarFormatError for malformed records, or too many global ones.
         """
         if kind == GLOBAL_TYPE:
-            self.governing = _governing(self.governing, parse_records(payload, at), at)
+            self.governing = _merge_governing(self.governing, parse_records(payload, at), at)
             self.dropped = True
         elif kind in PAX_TYPES:
             self.records |= parse_records(payload, at)
@@ -64,11 +64,11 @@ class ExtendedHeaders:
         self.size += len(raw)
 
 
-class NeedMore(NamedTuple):
-    """The buffer is too short for a header.
+class IncompleteHeader(NamedTuple):
+    """The result of parsing a header whose last bytes are not in the buffer yet.
 
-    `end`: offset that it must reach. `what`: the thing that ends there, in words.
-    `parsed`: the extended headers so far, to give to the next attempt.
+    `end`: the offset in the buffer up to which bytes are needed. `what`: the thing that ends there, in words.
+    `parsed`: the extended headers so far, to be given to the next attempt.
     """
 
     end: int
@@ -84,10 +84,13 @@ class GlobalHeader(NamedTuple):
 
 
 class FullHeader(NamedTuple):
-    """The properties of one member, of its header and the extended headers before it.
+    """The properties of one member, from its header and the extended headers before it.
 
-    `path`, `size`: of the member. `kind`: its type flag. `data`: offset of its payload in the buffer.
-    `head`: replaces its header if not None. `sparse`: True for a sparse file, in any of GNU's formats.
+    `path`, `size`: of the member; the size of its payload in bytes.
+    `kind`: its type flag.
+    `data`: offset of its payload in the buffer.
+    `head`: bytes that replace its header when it is written; None if the header stays as it is.
+    `sparse`: True for a sparse file, in any of GNU's formats.
     `governing`: the global records in force after it.
     """
 
@@ -125,7 +128,7 @@ class FullHeader(NamedTuple):
 
 def read_full_header(
     view: memoryview, start: int, governing: Records, parsed: ExtendedHeaders | None = None
-) -> FullHeader | GlobalHeader | NeedMore:
+) -> FullHeader | GlobalHeader | IncompleteHeader:
     """Return the full header at offset *start* of *view*; *governing* are the global records in force.
 
     *parsed* are its extended headers that an earlier attempt, which needed more bytes, has parsed. If a global record
@@ -137,16 +140,16 @@ def read_full_header(
     while True:
         at = start + extended.size
         if at + BLOCK > len(view):
-            return NeedMore(at + BLOCK, "a header", extended)
+            return IncompleteHeader(at + BLOCK, "a header", extended)
         block = bytes(view[at : at + BLOCK])
-        kind, size = _checked(block, at)
+        kind, size = _parse_block(block, at)
         if kind not in EXTENDED_TYPES:
             break
         end = at + BLOCK + padded_size(size)
         if size > MAX_EXTENDED_HEADER or end - start > 4 * MAX_EXTENDED_HEADER:
             raise TarFormatError(f"extended headers above the limit of {MAX_EXTENDED_HEADER} bytes", offset=at)
         if end > len(view):
-            return NeedMore(end, "an extended header", extended)
+            return IncompleteHeader(end, "an extended header", extended)
         extended.add(kind, bytes(view[at + BLOCK : at + BLOCK + size]), view[at:end], at)
         if kind == GLOBAL_TYPE and at == start:
             return GlobalHeader(extended.governing, end)
@@ -157,16 +160,16 @@ def read_full_header(
     header = FullHeader(
         governed.get(b"GNU.sparse.name") or governed.get(b"path") or extended.path or regular_name(block),
         kind,
-        _stated_size(governed, start) if governed.get(b"size") else size,
+        _size_in_records(governed, start) if governed.get(b"size") else size,
         at + BLOCK,
         head,
         kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in governed),
         governing,
     )
-    return _past_map(view, header, block[MORE_MAP], extended) if kind == b"S" else header
+    return _skip_sparse_map(view, header, block[MORE_MAP], extended) if kind == b"S" else header
 
 
-def _governing(before: Records, added: Records, at: int) -> Records:
+def _merge_governing(before: Records, added: Records, at: int) -> Records:
     """Return the global records in force: the records *before*, then the records *added*, without comments.
 
     Raises: TarFormatError with offset *at* if they are too many. They become part of the header of each member behind
@@ -182,10 +185,10 @@ def _governing(before: Records, added: Records, at: int) -> Records:
     return records
 
 
-def _checked(block: bytes, at: int) -> tuple[bytes, int]:
-    """Return (type flag, size) of a header *block*.
+def _parse_block(block: bytes, at: int) -> tuple[bytes, int]:
+    """Return (type flag, size of the payload in bytes) of a header *block* of 512 bytes.
 
-    Raises: TarFormatError, with offset *at*, for a wrong checksum or size.
+    Raises: BadChecksumError for a wrong checksum, TarFormatError for a wrong size, with offset *at*.
     """
     if not checksum_matches(block):
         raise BadChecksumError("header checksum does not match", offset=at)
@@ -195,8 +198,8 @@ def _checked(block: bytes, at: int) -> tuple[bytes, int]:
     return block[TYPE_SLICE], size
 
 
-def _stated_size(records: Records, at: int) -> int:
-    """Return the size in bytes that the pax *records* have.
+def _size_in_records(records: Records, at: int) -> int:
+    """Return the size in bytes that the pax *records* of a member state.
 
     Raises: TarFormatError, with offset *at*, if it is no number.
     """
@@ -206,10 +209,13 @@ def _stated_size(records: Records, at: int) -> int:
     return int(digits)
 
 
-def _past_map(view: memoryview, header: FullHeader, has_more: int, extended: ExtendedHeaders) -> FullHeader | NeedMore:
+def _skip_sparse_map(
+    view: memoryview, header: FullHeader, has_more: int, extended: ExtendedHeaders
+) -> FullHeader | IncompleteHeader:
     """Return *header*, of an old GNU sparse file, with `data` moved past the extra blocks of its sparse map.
 
-    *has_more*: not 0 if such a block follows the header. *extended*: for `NeedMore`, if the buffer *view* ends before.
+    *has_more*: not 0 if such a block follows the header. *extended*: the extended headers, for the `IncompleteHeader`
+    that is returned if the buffer *view* ends before the map does.
     Raises: TarFormatError for a map above 1 MiB.
     """
     data = header.data
@@ -217,7 +223,7 @@ def _past_map(view: memoryview, header: FullHeader, has_more: int, extended: Ext
         if data - header.data >= MAX_EXTENDED_HEADER:
             raise TarFormatError(f"a sparse map above the limit of {MAX_EXTENDED_HEADER} bytes", offset=header.data)
         if data + BLOCK > len(view):
-            return NeedMore(data + BLOCK, "a sparse header", extended)
+            return IncompleteHeader(data + BLOCK, "a sparse header", extended)
         has_more = view[data + MORE_MAP_AFTER]
         data += BLOCK
     return header._replace(data=data)

@@ -7,26 +7,27 @@ from collections.abc import Callable
 
 from tartools.tar.groups import ContiguousGroups, Parsed, ScatteredGroup, Special
 from tartools.tar.header import padded_size
-from tartools.tar.keys import NO_STEM, belongs, split_path, stem_of
+from tartools.tar.keys import NO_STEM, has_stem, split_path, stem_of
 from tartools.tar.member import Member, Source
 
 MAX_GROUP_IN_MEMORY = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
 
 
 class Grouper:
-    """The complete groups of one stream that have not been yielded, and the group that is still open.
+    """Collects the members of one stream into groups; has those not yet yielded, and the one that is still open.
 
     The reader's hot loop appends plain members to the columns itself. `source` is the buffer or file that holds the
     members; positions are offsets in the reader's buffer, which in `source` are `shift` bytes higher.
-    *scratch*: makes a file for groups above 16 MiB. With *listed*, members are listed; otherwise only the starts of
-    groups are. With *uniform* too, those of many groups with the same fields may come as `UniformGroups`.
+    *scratch*: makes a file for groups above 16 MiB. *listed*: True to list members; else only the begins of groups are
+    known. *uniform*: with *listed*, many groups with equal fields may come as `UniformGroups`, in place of their
+    members.
     """
 
     def __init__(self, scratch: Callable[[], io.FileIO], listed: bool, uniform: bool) -> None:
         self.source: Source = b""
         self.shift = 0
         self._scratch = scratch
-        self.alike = listed and uniform
+        self.uniform = listed and uniform
         self.parts: list[Parsed] = []  # complete, not yet yielded
         self.keys: list[bytes] = []  # columns of the complete groups that are contiguous
         self.starts: list[int] = []
@@ -42,31 +43,34 @@ class Grouper:
         self.origin = 0  # offset of the open group in the stream, once it has scattered members
         self.last = 0  # where in the stream the last of these ends
 
-    def taken(self, position: int) -> list[Parsed]:
-        """Remove the parts that are complete before the offset *position* of the buffer, and return them in order."""
-        self.cut(position)
+    def drain(self, position: int) -> list[Parsed]:
+        """Remove the complete parts before the offset *position* of the buffer, and return them in order.
+
+        Parts are groups, special members and ends of archives.
+        """
+        self.cut_contiguous(position)
         parts, self.parts = self.parts, []
         return parts
 
-    def takes(self, path: bytes) -> bool:
+    def is_in_open_group(self, path: bytes) -> bool:
         """True if the member *path* belongs to the open group."""
-        return self.stem is not NO_STEM and belongs(path, self.stem)
+        return self.stem is not NO_STEM and has_stem(path, self.stem)
 
-    def admit(self, path: bytes, position: int) -> None:
-        """Begin a group with the member *path* at *position*, unless it belongs to the open group."""
-        if not self.takes(path):
-            self.complete(position)
+    def start_or_join(self, path: bytes, position: int) -> None:
+        """Open a group for the member *path* at *position*, unless it belongs to the open one, which is completed."""
+        if not self.is_in_open_group(path):
+            self.complete_group(position)
             self.key, field = split_path(path)
             self.stem = stem_of(self.key, bool(field))
             self.begin = position + self.shift
             self.first = len(self.members or ())
 
-    def complete(self, position: int) -> None:
-        """Complete the open group, if any; it ends at *position*."""
+    def complete_group(self, position: int) -> None:
+        """Complete the open group, if there is one: it ends at *position*."""
         if self.key is None:
             return
         if self.scattered:
-            self.scatter(position)
+            self.scatter_open_group(position)
             own = all(head is None for *_, head in self.scattered)  # no header is replaced
             stored = sum(data - start + padded_size(size) for _, _, start, data, size, _ in self.scattered)
             is_contiguous = own and stored == self.last - self.origin
@@ -78,10 +82,10 @@ class Grouper:
             self.firsts.append(self.first)
         self.key, self.stem = None, NO_STEM
 
-    def cut(self, position: int) -> None:
-        """Move the complete contiguous groups to `parts`, as one item.
+    def cut_contiguous(self, position: int) -> None:
+        """Move the complete contiguous groups to `parts`, as one `ContiguousGroups`.
 
-        They end where the open group starts, or at *position* if no group is open.
+        The last of them ends where the open group begins, or at *position* if no group is open.
         """
         if not self.keys:
             return
@@ -92,9 +96,9 @@ class Grouper:
         self.parts.append(ContiguousGroups(self.source, self.keys, [*self.starts, end], members, self.firsts))
         self.keys, self.starts, self.firsts = [], [], []
 
-    def scatter(self, position: int) -> None:
-        """Set aside the members of the open group before *position*: the next one is not contiguous with them."""
-        self.cut(position)
+    def scatter_open_group(self, position: int) -> None:
+        """Scatter the members of the open group before *position*: the next one is not contiguous with them."""
+        self.cut_contiguous(position)
         if self.key is not None:
             from tartools.tar.rescan import members_in
 
@@ -102,27 +106,30 @@ class Grouper:
                 self.origin = self.base + self.begin - self.shift
             in_memory = not isinstance(self.source, io.FileIO)
             for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
-                self.keep(member, in_memory * (member[3] - member[2] + member[4]))
+                self.add_scattered(member, in_memory * (member[3] - member[2] + member[4]))
                 self.last = self.base + position
             if self.members:
                 self.members.clear()
         self.begin, self.first = position + self.shift, 0
 
-    def keep(self, member: Member, size: int) -> None:
-        """Add *member*, with *size* bytes of memory, to the scattered members of the open group.
+    def add_scattered(self, member: Member, size: int) -> None:
+        """Add *member* to the scattered members of the open group; *size*: bytes of memory that it holds.
 
-        Above 16 MiB of memory these become ranges of files.
+        Once they hold more than 16 MiB, they become ranges of a scratch file.
         """
         self.scattered.append(member)
         self.held += size
         if self.held > MAX_GROUP_IN_MEMORY:
-            from tartools.tar.rescan import spilled
+            from tartools.tar.rescan import spill_members
 
-            self.scattered = spilled(self.scattered, self._scratch)
+            self.scattered = spill_members(self.scattered, self._scratch)
             self.held = 0
 
     def interrupt(self, special: Special | None, position: int) -> None:
-        """Record that the bytes at *position* belong to no group; they may be a *special* member, which is added."""
-        self.scatter(position)
+        """Record that bytes which belong to no group begin at *position*; *special*: the member there, which is added.
+
+        *special*: None for an extended header or a member that is added elsewhere.
+        """
+        self.scatter_open_group(position)
         if special is not None:
             self.parts.append(special)

@@ -10,9 +10,9 @@ from tartools.tar.member import Member, Source
 
 
 class Need(Enum):
-    """The parts of a sample that the caller of a reader needs. The less it needs, the less is done.
+    """The parts of a sample that the caller of a reader uses. The less it uses, the less is read and parsed.
 
-    Only plain local files can be read in part; all bytes of other inputs are read anyway.
+    Payloads are left unread only in plain local files; all bytes of other inputs are read anyway.
     """
 
     PLACES = "its key and its extent: to copy, move or count samples"
@@ -22,7 +22,10 @@ class Need(Enum):
 
     @property
     def lists_members(self) -> bool:
-        """True if the reader lists members; otherwise `members_in` finds them, which takes longer if most are used."""
+        """True if the reader lists the members of groups; else `rescan.members_in` parses them when they are used.
+
+        The second takes longer if most of them are used.
+        """
         return self in (Need.FIELDS, Need.PAYLOADS)
 
     @property
@@ -39,10 +42,10 @@ ARCHIVE_END: Final = Mark()  # of an archive
 
 
 class UniformGroups:
-    """Adjacent groups with the same fields, as arrays with a row for each group and a column for each of its members.
+    """Adjacent groups with equal fields, as arrays with a row for each group and a column for each of its members.
 
     `endings`: of the paths of the members, after the key: b".jpg". `width`: members of a group.
-    `begins`: offsets of the headers in the source of the groups, int64; a payload is one block after its header.
+    `begins`: offsets of the headers in the source of the groups, int64; a payload begins one block (512 bytes) later.
     `sizes`: bytes of the payloads, int64.
     """
 
@@ -55,10 +58,10 @@ class UniformGroups:
         self.sizes = sizes.reshape(-1, self.width)
 
     def members(self, source: Source, keys: Sequence[bytes]) -> list[Member]:
-        """Return the members of all groups, one group after the other, as plain tuples with the items of `Member`.
+        """Return the members of all groups, group by group, as plain tuples with the items of `Member`.
 
-        Making tuples is faster; `Member._make` gives one its attributes. *source*: what `begins` are offsets in.
-        *keys*: one for each group, in order.
+        Making tuples is faster; `Member._make` gives one its attributes. *source*: the buffer or file in which `begins`
+        are offsets. *keys*: one for each group, in order.
         """
         paths = [key + ending for key in keys for ending in self.endings]
         begins = self.begins.ravel()
@@ -66,8 +69,8 @@ class UniformGroups:
         members: Any = zip(paths, repeat(source), *places, repeat(None))
         return list(members)
 
-    def firsts(self) -> list[int]:
-        """Return the index of the first member of each group in the list of `members`."""
+    def first_indexes(self) -> list[int]:
+        """Return for each group the index of its first member in the list that `members` returns."""
         return list(range(0, self.sizes.size, self.width))
 
 
@@ -76,7 +79,7 @@ class ContiguousGroups(NamedTuple):
 
     The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`; `starts` has one item
     more than `keys`. `members`, if listed, are plain tuples with the items of `Member`; those of group n begin at
-    `firsts[n]`. If `members` is None, `alike` has them as arrays, or if that is None too, `members_in` finds them.
+    `firsts[n]`. If `members` is None, `uniform` has them as arrays, or if that is None too, `members_in` finds them.
 
     A listed member has its own source. That may be an older buffer than `source`: the members of a group that was open
     at the end of a buffer keep it, while the bytes of the group were copied to the next one, where `starts` are.
@@ -88,7 +91,7 @@ class ContiguousGroups(NamedTuple):
     starts: list[int]
     members: list[Member] | None
     firsts: list[int]
-    alike: UniformGroups | None = None
+    uniform: UniformGroups | None = None
 
 
 class ScatteredGroup(NamedTuple):
@@ -104,7 +107,7 @@ class ScatteredGroup(NamedTuple):
 
 
 class Special(NamedTuple):
-    """A member without sample data: its `name`, its `kind` in words.
+    """A member that is no regular file, and no part of a sample: its `name`, and its `kind` in words ("hard link").
 
     `silent`: True if it is skipped without a message.
     """

@@ -84,7 +84,7 @@ def checksum_matches(block: bytes) -> bool:
 
 
 def regular_name(block: bytes) -> bytes:
-    """Return the path in *block*: prefix and name if the magic is ustar, else the name."""
+    """Return the path in the header *block*: prefix, slash and name if the magic is ustar, else the name."""
     name = block[NAME_SLICE].partition(b"\0")[0]
     prefix = block[PREFIX_SLICE].partition(b"\0")[0] if block[MAGIC_SLICE] == USTAR else b""
     return prefix + b"/" + name if prefix else name
@@ -99,10 +99,10 @@ def has_foreign_prefix(block: bytes) -> bool:
     return block[PREFIX_SLICE.start] != 0 and block[MAGIC_SLICE] != USTAR
 
 
-class Remembered(dict[Key, Found]):
-    """A cache: `cache[key]` is *make(key)*, called once for each of up to 65,536 keys; then all are forgotten.
+class BoundedCache(dict[Key, Found]):
+    """A dict that fills itself: `cache[key]` calls *make(key)* once for a key, and keeps the result.
 
-    Forged headers may have any number of keys.
+    At 65,536 keys all are dropped, since forged headers may have any number of them.
     """
 
     def __init__(self, make: Callable[[Key], Found]) -> None:
@@ -116,11 +116,10 @@ class Remembered(dict[Key, Found]):
 
 
 def _expected_sum(field: bytes) -> int:
-    """Return the low half of the Adler-32 sum that a sound header with these bytes has; -1 if none is expected.
+    """Return the low 16 bits of the Adler-32 sum that a sound header of a regular file has; -1 for other headers.
 
-    *field*: the checksum field and the type flag. -1 if it is not a regular file, or if the stored sum is not below the
-    modulus. So one comparison verifies the type, and the checksum of a block whose bytes sum up to less than the
-    modulus.
+    *field*: its checksum field and type flag, from which the sum follows. -1 also if the stored checksum is not below
+    the modulus of Adler-32. So one comparison verifies both the type and the checksum.
     """
     if field[8:] not in (b"0", b"\0"):
         return -1
@@ -131,16 +130,16 @@ def _expected_sum(field: bytes) -> int:
     return total if total < ADLER_MODULUS else -1
 
 
-def _size(field: bytes) -> int:
-    """Return the size in bytes in the size field *field*; -1 if it is negative or malformed."""
+def _parse_size(field: bytes) -> int:
+    """Return the number of bytes in the size field *field* of a header; -1 if it is negative or malformed."""
     try:
         return parse_number(field)
     except TarFormatError:
         return -1
 
 
-EXPECTED_SUMS, PARSED_SIZES = Remembered(_expected_sum), Remembered(_size)
-NO_SUMS: Remembered[bytes, int] = Remembered(lambda _: -1)  # where no header may take the fast path
+EXPECTED_SUMS, PARSED_SIZES = BoundedCache(_expected_sum), BoundedCache(_parse_size)
+NO_SUMS: BoundedCache[bytes, int] = BoundedCache(lambda _: -1)  # where no header may take the fast path
 
 
 def parse_records(payload: bytes, offset: int | None = None) -> Records:

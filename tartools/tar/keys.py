@@ -53,11 +53,11 @@ def is_macos_metadata(path: bytes) -> bool:
     return path.startswith(b"._", base) or path[base:] == b".DS_Store"
 
 
-def reads_back(key: bytes, field: bytes) -> bool:
-    """True if the path of *key* and *field* is read as that field of a sample with that key.
+def can_read_back(key: bytes, field: bytes) -> bool:
+    """True if readers split the path of *key* and *field* into just these two, and do not skip the member.
 
-    >>> reads_back(b"a", b"seg.png"), reads_back(b"a.b", b"png"), reads_back(b"a", b"b/png"), reads_back(b"._a", b"")
-    (True, False, False, False)
+    >>> can_read_back(b"a", b"seg.png"), can_read_back(b"a.b", b"png"), can_read_back(b"._a", b"")
+    (True, False, False)
     """
     path = join_path(key, field)
     is_safe = b"\0" not in path and not path.endswith(b"/")
@@ -67,13 +67,14 @@ def reads_back(key: bytes, field: bytes) -> bool:
 def stem_of(key: bytes, keyed: bool) -> bytes:
     """Return the bytes with which all paths of the sample *key* begin: the key and a dot.
 
-    *keyed*: False for a path without a field, a sample that has no further members: then the stem is `NO_STEM`.
+    *keyed*: False if the path of the first member has no field; the sample has no further members then, and the result
+    is `NO_STEM`, with which no path begins.
     """
     return key + b"." if keyed else NO_STEM
 
 
-def belongs(path: bytes, stem: bytes) -> bool:
-    """True if *path* has the key whose *stem* is given, from `stem_of`, and a field."""
+def has_stem(path: bytes, stem: bytes) -> bool:
+    """True if *path* is a member of the sample with this *stem* (key and dot, from `stem_of`), and has a field."""
     return path.startswith(stem) and path.find(b"/", len(stem)) < 0 and len(path) > len(stem)
 
 
@@ -88,7 +89,7 @@ def field_from_ending(ending: bytes) -> bytes:
 
 
 class Paths:
-    """The paths in *headers*, an array with a row for each header; only the field for names is read.
+    """The paths in *headers*, an array of header blocks, as columns with a row for each header; prefixes are not read.
 
     `names`: the paths, as rows of bytes with zeros at the end. `ends`: their lengths. `lengths`: those of their keys.
     `bases`: the index at which the base name begins. `keyed`: True if the path has a field.
@@ -118,7 +119,7 @@ class Paths:
         self.keyed = (first > self.bases) & (first < ends - 1)
         self.lengths = np.where(self.keyed, first, ends)
 
-    def first(self) -> bytes:
+    def first_path(self) -> bytes:
         """Return the first path."""
         return bytes(self.names[0, : self.ends[0]])
 
@@ -152,9 +153,9 @@ class Paths:
         return np.where(columns < self.ends[:, None], within, 0)
 
     def share_key(self, low: int, others: Any) -> bool:
-        """True if each path from index *low* on has the same key as its partner, whose index is in the array *others*.
+        """True if each path from index *low* on has the same key as its partner; *others*: indexes of the partners.
 
-        *others* has an index for each of these paths. All of them, and the partners, must be keyed.
+        The array *others* has one index for each path from *low* on. All these paths and partners must have a field.
         """
         import numpy as np
 
@@ -167,10 +168,10 @@ class Paths:
             differ &= np.arange(width) < lengths[:, None]
         return not bool(differ.any())
 
-    def begins(self, count: int) -> Any:
+    def group_begins(self, count: int) -> Any:
         """Return an array of the indexes, among the first *count* paths, at which a group begins.
 
-        These are 0, and each path that has no field or another key than the path before.
+        These are 0, and the index of each path that has no field, or another key than the path before.
         """
         import numpy as np
 
@@ -180,10 +181,10 @@ class Paths:
         differ = (columns[:, 1:] != columns[:, :-1]) & (np.arange(len(columns))[:, None] <= lengths[1:])
         return np.concatenate(([0], (~keyed | differ.any(axis=0)).nonzero()[0] + 1))
 
-    def endings(self, begins: Any) -> list[bytes] | None:
+    def common_endings(self, begins: Any) -> list[bytes] | None:
         """Return the ends of a group's paths after the key, [b".jpg", b".cls"]; None if not all groups have the same.
 
-        *begins*: indexes at which groups begin; the last group only ends the one before it, and is not compared.
+        *begins*: indexes at which groups begin; at the last of them the last compared group ends.
         """
         import numpy as np
 

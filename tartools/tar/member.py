@@ -12,7 +12,7 @@ MIN_VIEW_BYTES = 1 << 12  # bytes; to copy fewer twice is faster than to slice t
 
 
 class Chunk(bytearray):
-    """A buffer that the reader fills with the bytes of *stream* from byte *base* on; its headers have been verified.
+    """A buffer with bytes of *stream* from byte *base* on, filled by the reader, which has verified the headers in it.
 
     If the stream is a plain file, the same bytes can be read from that file as long as it is open.
     """
@@ -64,7 +64,7 @@ class Member(NamedTuple):
         return self.data + padded_size(self.size)
 
     @property
-    def stored(self) -> int:
+    def stored_size(self) -> int:
         """Bytes that the member takes in an archive: headers, payload, padding."""
         return (self.data - self.start if self.head is None else len(self.head)) + padded_size(self.size)
 
@@ -116,10 +116,11 @@ def read_range(source: Source, start: int, end: int) -> bytes:
     return b"".join(parts)
 
 
-def located(source: Source, start: int, end: int) -> tuple[Source, int, int]:
-    """Return (file, begin, end): the bytes of an open plain file that bytes *start* to *end* of *source* come from.
+def range_in_file(source: Source, start: int, end: int) -> tuple[Source, int, int]:
+    """Return (file, begin, end) for the bytes of a plain file that bytes *start* to *end* of *source* were read from.
 
-    If *source* is no `Chunk` of such a file, but another buffer or a file itself, return the arguments.
+    So that the kernel can copy them. If *source* is no `Chunk` of an open plain file, the arguments are returned: it is
+    another buffer, or a file itself.
     """
     if isinstance(source, Chunk) and source.stream.file is not None:
         shift = source.stream.start + source.base

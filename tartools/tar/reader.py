@@ -6,7 +6,7 @@ each group is recorded. `runs` does this for many members at once, by numpy, whe
 headers, links, the end, damage) takes the slow path. A buffer is never reused, since samples hold views of it; only
 where the members are ranges of a file, so that no view exists, the same one is filled again. At the end of a full
 buffer the bytes of the open group are copied to the next one, so that groups stay contiguous. If they are too many, its
-members are set aside (`Grouper.scatter`); a member that is too large for a buffer becomes a range of a file.
+members are set aside (`Grouper.scatter_open_group`); a member that is too large for a buffer becomes a range of a file.
 
 Offsets are of three kinds; without a word about it, they are in the buffer:
 
@@ -35,7 +35,7 @@ from tartools.tar.fullheader import (
     ExtendedHeaders,
     FullHeader,
     GlobalHeader,
-    NeedMore,
+    IncompleteHeader,
     read_full_header,
 )
 from tartools.tar.grouping import MAX_GROUP_IN_MEMORY, Grouper
@@ -54,7 +54,7 @@ from tartools.tar.header import (
     has_foreign_prefix,
     regular_name,
 )
-from tartools.tar.keys import NAME_BYTES, NO_STEM, belongs, is_macos_metadata
+from tartools.tar.keys import NAME_BYTES, NO_STEM, has_stem, is_macos_metadata
 from tartools.tar.member import Chunk, Member
 
 BUFFER_BYTES = 1 << 20  # bytes of a buffer and of a read: fewer and longer ones are faster; a larger member is a range
@@ -75,7 +75,7 @@ def read_members(
     url: str,
     scratch: Callable[[], io.FileIO],
     need: Need = Need.PAYLOADS,
-    alike: bool = False,
+    uniform: bool = False,
     lax: bool = False,
     begin: int = 0,
     until: int | None = None,
@@ -88,7 +88,7 @@ def read_members(
     yielded, except the group that it interrupts.
 
     If *stream* is a regular file, and *need* leaves payloads there, groups are ranges of it and large payloads are not
-    read. Contiguous groups list their members if *need* says so. With *alike*, groups that numpy finds to have the same
+    read. Contiguous groups list their members if *need* says so. With *uniform*, groups that numpy finds to have equal
     fields come as `UniformGroups` in place of members, and a large file that begins with small members is read as if
     payloads were needed: for callers that hold no samples.
     A regular file can be read in parts: *begin* is the offset at which *stream* stands, *until* the offset to stop at,
@@ -100,22 +100,22 @@ def read_members(
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
-    reader = Reader(stream, url, scratch, need, alike, begin, until)
+    reader = Reader(stream, url, scratch, need, uniform, begin, until)
     while reader.refill():
         if reader.lacks_bytes:
             continue
         reader.take_run()
         failure = reader.parse()
-        reader.note_groups()
-        yield from reader.groups.taken(reader.position)
+        reader.count_groups()
+        yield from reader.groups.drain(reader.position)
         if failure is not None:
             raise failure
     if until is not None:
-        reader.end_piece(until)
-        yield from reader.groups.taken(reader.position)
-    elif not reader.sound_end(lax):
+        reader.end_part(until)
+        yield from reader.groups.drain(reader.position)
+    elif not reader.check_end(lax):
         yield Special(url, "missing end", False)
-        yield from reader.groups.taken(reader.position)
+        yield from reader.groups.drain(reader.position)
         yield ARCHIVE_END
 
 
@@ -128,14 +128,14 @@ class Reader:
         url: str,
         scratch: Callable[[], io.FileIO],
         need: Need,
-        alike: bool,
+        uniform: bool,
         begin: int,
         until: int | None,
     ) -> None:
         """Begin to read *stream*, the bytes of *url*, which stands at byte *begin* of its file.
 
-        *scratch*: makes a file for large members. *need*: the parts of samples that are used. *alike*: groups may come
-        as `UniformGroups`. *until*: byte of the file to stop at; None: its end.
+        *scratch*: makes a file for large members. *need*: the parts of samples that are used. *uniform*: groups may
+        come as `UniformGroups`. *until*: byte of the file to stop at; None: its end.
         """
         self.stream = stream
         self.url = url
@@ -145,7 +145,7 @@ class Reader:
         self.until = sys.maxsize if until is None else until
         self.size = min(self.size, self.until)
         self.ranges = need.leaves_payloads and stream.file is not None
-        if self.ranges and stream.file is not None and alike and self.size - begin >= MAX_GROUP_IN_MEMORY:
+        if self.ranges and stream.file is not None and uniform and self.size - begin >= MAX_GROUP_IN_MEMORY:
             self.ranges = not is_dense(stream.file, stream.start + begin)  # to read small members is less than to skip
         self.position = 0  # offset in the buffer up to which it is parsed
         self.filled = 0
@@ -156,13 +156,12 @@ class Reader:
         self.ended = False  # the last thing parsed was an end of archive
         self.foreign_prefix = False  # a header with one was noted
         self.globals: Records = {}
-        self.reach = (
-            FIRST_READ_BYTES if self.ranges and until is not None else BUFFER_BYTES
-        )  # bytes to read next; a part may be short
+        # bytes to read next; a part may be short
+        self.reach = FIRST_READ_BYTES if self.ranges and until is not None else BUFFER_BYTES
         self.seen = 0  # groups
         self.takes_runs = until is not None and "numpy" in sys.modules  # of plain headers, by numpy
         self.failed = 0  # times in a row that there was no run
-        self.groups = Grouper(scratch, need.lists_members, alike)
+        self.groups = Grouper(scratch, need.lists_members, uniform)
         # no larger than what is to be read: large buffers cost time
         end = self.until if stream.file is None else self.size
         self._begin_buffer(Chunk(max(0, min(self.reach, end - begin + BLOCK)), stream, begin))
@@ -172,7 +171,7 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, and return None; at damage, return the error, unraised."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
-        source, shift, limit = groups.source, groups.shift, self.available()
+        source, shift, limit = groups.source, groups.shift, self.payload_limit()
         unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES
         while position + BLOCK <= filled:
             expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
@@ -197,7 +196,7 @@ class Reader:
                     position = end
                     continue
                 path = self._prefixed_name(bytes(block)) if prefix else name.partition(b"\0")[0]
-                if not (path.startswith(stem) and belongs(path, stem)):
+                if not (path.startswith(stem) and has_stem(path, stem)):
                     base = path.rfind(b"/") + 1  # `keys.split_path`, inlined
                     dot = path.find(b".", base)
                     if loose or (dot == base and is_macos_metadata(path)):
@@ -225,7 +224,7 @@ class Reader:
                 if not self._parse_slowly():
                     return None
             except TarFormatError as error:
-                return self._explained(error)
+                return self._explain(error)
             position = self.position
         self.need, self.waiting = BLOCK, "a header"
         return None
@@ -236,7 +235,7 @@ class Reader:
         return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
-        """Parse a run of plain headers by numpy, if that pays; give up after several vain attempts in a row."""
+        """Parse a run of plain headers by numpy, if that pays; stop trying after several attempts without a run."""
         if not self.takes_runs or self.globals or self.groups.scattered:
             return
         from tartools.tar import runs
@@ -245,23 +244,22 @@ class Reader:
             self.failed = 0 if runs.take_run(self) else self.failed + 1
             self.takes_runs = self.failed < MAX_RUN_MISSES
 
-    def note_groups(self) -> None:
-        """Count the groups that were found; decide whether numpy is to look for runs."""
+    def count_groups(self) -> None:
+        """Count the groups that were found so far, and set whether numpy looks for runs from now on."""
         self.seen += len(self.groups.keys)
         if self.failed or self.takes_runs or self.seen < GROUPS_BEFORE_RUNS:
             return
         parsed_bytes = self.buffer.base + self.position
         expected = self.seen * (self.size - parsed_bytes) // parsed_bytes if self.size else self.seen
-        enough = (
-            NUMPY_MIN_GROUPS if self.seen > NUMPY_MIN_GROUPS or not self.size else 2 * NUMPY_MIN_GROUPS
-        )  # what is expected is less sure at the begin
+        # what is expected is less sure at the begin
+        enough = NUMPY_MIN_GROUPS if self.seen > NUMPY_MIN_GROUPS or not self.size else 2 * NUMPY_MIN_GROUPS
         self.takes_runs = "numpy" in sys.modules or (expected > enough)
 
-    def sound_end(self, lax: bool) -> bool:
-        """True, at the end of the stream, if it ended with an end of archive.
+    def check_end(self, lax: bool) -> bool:
+        """Check what is left at the end of the stream; return True if it ends with an end of archive.
 
-        Raises: TruncatedError if it did not and *lax* does not allow that, or if it ended inside a member;
-        TarFormatError if other bytes follow the end.
+        False if that is missing, which *lax* allows. Raises: TruncatedError if it is missing and not *lax*, or inside
+        of a member; TarFormatError if other bytes follow the end.
         """
         remaining = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not remaining.strip(b"\0"):
@@ -273,7 +271,7 @@ class Reader:
             raise TruncatedError("the input is empty, not a tar archive", url=self.url, offset=0)
         if len(remaining) < BLOCK and not remaining.strip(b"\0"):
             if lax:
-                self.groups.complete(self.position)
+                self.groups.complete_group(self.position)
                 return False
             raise TruncatedError(
                 "the input ends without an end-of-archive block: it is truncated, or its writer omitted it "
@@ -286,18 +284,21 @@ class Reader:
 
             if not is_cut_header(remaining):
                 raise TarFormatError(not_tar_message(remaining), url=self.url, offset=0)
-        raise self.cut(self.need - len(remaining))
+        raise self.truncated_error(self.need - len(remaining))
 
-    def end_piece(self, until: int) -> None:
-        """Complete the open group at stream offset *until*. Raises: TarFormatError if no member ends exactly there."""
+    def end_part(self, until: int) -> None:
+        """Complete the open group at stream offset *until*, where the part to read ends.
+
+        Raises: TarFormatError if no member ends exactly there.
+        """
         if self.globals or self.position != self.filled or self.buffer.base + self.filled != until:
             raise TarFormatError("no member begins at this byte", url=self.url, offset=until)
-        self.groups.complete(self.position)
+        self.groups.complete_group(self.position)
 
     def _prefixed_name(self, block: bytes) -> bytes:
-        """Return the path in *block*, whose prefix field is not empty.
+        """Return the path in the header *block*, whose prefix field is not empty.
 
-        Add a `Special` once if that is no ustar prefix.
+        The first time that this field is no ustar prefix, but bytes of another format, a silent `Special` is added.
         """
         path = regular_name(block)
         if not self.foreign_prefix and has_foreign_prefix(block):
@@ -313,34 +314,34 @@ class Reader:
                 return True
             header = read_full_header(view, self.position, self.globals, self.extended)
         self.extended = None
-        if isinstance(header, NeedMore):
+        if isinstance(header, IncompleteHeader):
             self.need, self.waiting = header.end - self.position, header.what
             self.extended = header.parsed if header.parsed.size else None
             return False
         if isinstance(header, GlobalHeader):  # governs members up to the end of the archive
             self.globals = header.governing
-            self._go_past(header.end)
-        elif header.end > self.available():
-            self._wait_for(header)
+            self._skip_to(header.end)
+        elif header.end > self.payload_limit():
+            self._request_member(header)
             return False
         else:
             self.globals = header.governing
             if header.special is not None:
-                self._go_past(header.end, header.special)
+                self._skip_to(header.end, header.special)
             else:
-                self._take(header)
+                self._add_member(header)
         self.ended = False
         return True
 
-    def _take(self, header: FullHeader) -> None:
+    def _add_member(self, header: FullHeader) -> None:
         """Add the regular member of *header*, which is complete."""
         groups, start = self.groups, self.position
-        groups.admit(header.path, start)
+        groups.start_or_join(header.path, start)
         shift = groups.shift
         member = Member(header.path, groups.source, start + shift, header.data + shift, header.size, header.head)
         if header.head is not None:  # it is written with another header than the one in the source
-            self._go_past(header.end)
-            groups.keep(member, 0 if self.ranges else header.size)
+            self._skip_to(header.end)
+            groups.add_scattered(member, 0 if self.ranges else header.size)
         elif groups.members is not None:
             groups.members.append(member)
         self.position = header.end
@@ -348,34 +349,37 @@ class Reader:
     def _end_block(self) -> None:
         """Skip the zero blocks at `position`; the first of them ends the archive."""
         if not self.ended:
-            self.groups.complete(self.position)
-            self.groups.cut(self.position)
+            self.groups.complete_group(self.position)
+            self.groups.cut_contiguous(self.position)
             self.groups.parts.append(ARCHIVE_END)
             self.ended, self.globals = True, {}
         record = bytes(memoryview(self.buffer)[self.position : min(self.position + RECORD_BYTES, self.filled)])
         zeros = len(record) if record == bytes(len(record)) else len(record) - len(record.lstrip(b"\0"))
         self.position += zeros // BLOCK * BLOCK
 
-    def _go_past(self, end: int, special: Special | None = None) -> None:
-        """Move on to *end* in the buffer: the bytes up to there belong to no group; they may be a *special* member."""
+    def _skip_to(self, end: int, special: Special | None = None) -> None:
+        """Move on to *end* in the buffer: the bytes up to there belong to no group.
+
+        *special*: the member that they are, which is added; None for an extended header.
+        """
         self.groups.interrupt(special, self.position)
         self.position, self.groups.begin = end, end + self.groups.shift
 
-    def _wait_for(self, header: FullHeader) -> None:
-        """Record how many bytes the member of *header* needs, and whether they are too many for a buffer."""
+    def _request_member(self, header: FullHeader) -> None:
+        """Set `need` to the bytes of the incomplete member of *header*, and `large` if no buffer fits it."""
         self.globals = header.governing
         self.need = header.end - self.position
         self.waiting = f"the payload of {header.name!r}"
         special = header.special
-        if special is None and not self.groups.takes(header.path):
-            self.groups.complete(self.position)
+        if special is None and not self.groups.is_in_open_group(header.path):
+            self.groups.complete_group(self.position)
         if self.need > (self.limit if special is None else BUFFER_BYTES):
             self.large = header
             if special:
-                self._go_past(self.position, special)
+                self._skip_to(self.position, special)
 
-    def _explained(self, error: TarFormatError) -> TarFormatError:
-        """Return *error* with its offset in the stream; if the input is not a tar archive, with its real format."""
+    def _explain(self, error: TarFormatError) -> TarFormatError:
+        """Return *error* with its offset in the stream; for an input that is no tar archive, with its real format."""
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
@@ -387,12 +391,12 @@ class Reader:
     # ---- the part of the stream that is in memory ----
 
     def refill(self) -> bool:
-        """Read on, so that `parse` can go on; return False at the end of the stream.
+        """Read more bytes into the buffer, so that `parse` can continue; return False at the end of the stream.
 
-        A member that is too large for a buffer becomes a range instead.
+        A member that is too large for a buffer is skipped, and becomes a range of a file instead.
         """
         if self.large is not None:
-            self._pass_over(self.large)
+            self._skip_large(self.large)
             self.large, self.need, self.waiting = None, BLOCK, "a header"
             return True
         if self.position > self.filled:  # the rest of a payload is not needed
@@ -411,12 +415,12 @@ class Reader:
         return count > 0
 
     def _shift(self) -> None:
-        """Make room: move the bytes of the open group and all that are not parsed yet to the start of a buffer."""
+        """Make space in the buffer: move the open group and the bytes not parsed yet to its start, or to a new one."""
         groups, old = self.groups, self.buffer
         begin = self.position
         if not self.ranges and groups.key is not None:
             if self.position - groups.begin > MAX_CARRY_BYTES:
-                groups.scatter(self.position)
+                groups.scatter_open_group(self.position)
             begin = groups.begin
         remaining = memoryview(old)[begin : self.filled]
         self.position -= begin
@@ -430,25 +434,26 @@ class Reader:
             self._begin_buffer(Chunk(size, self.stream, old.base + begin))
         self.buffer[: len(remaining)] = remaining
 
-    def available(self) -> int:
-        """Return the offset in the buffer up to which payloads are available, in the buffer or in the file."""
+    def payload_limit(self) -> int:
+        """Return the offset in the buffer up to which payloads can be had: in the buffer, or in the file."""
         return max(self.filled, self.size - self.buffer.base) if self.ranges else self.filled
 
-    def _pass_over(self, large: FullHeader) -> None:
-        """Skip `need` bytes, the member of the header *large*, without holding them. A regular member becomes a range.
+    def _skip_large(self, large: FullHeader) -> None:
+        """Move past the member of the header *large*, `need` bytes, without holding them.
 
+        A regular member becomes a range of the input file, or of a scratch file to which it is copied.
         Raises: TruncatedError if the stream has fewer bytes.
         """
         need, in_buffer, start = self.need, self.filled - self.position, self.buffer.base + self.position
         regular = large.special is None
         if regular:
-            self.groups.admit(large.path, self.position)
-        self.groups.scatter(self.position)
+            self.groups.start_or_join(large.path, self.position)
+        self.groups.scatter_open_group(self.position)
         source = self.stream.file
         if source is not None:
             missing = start + self.stream.start + need - os.fstat(source.fileno()).st_size
             if missing > 0:
-                raise self.cut(missing)
+                raise self.truncated_error(missing)
             skip(self.stream, need - in_buffer)
             first = start + self.stream.start
         else:
@@ -459,10 +464,10 @@ class Reader:
                     source.write(part)
                 missing -= len(part)
             if missing:
-                raise self.cut(missing)
+                raise self.truncated_error(missing)
         if regular and source is not None:
             data = first + large.data - self.position
-            self.groups.keep(Member(large.path, source, first, data, large.size, large.head), 0)
+            self.groups.add_scattered(Member(large.path, source, first, data, large.size, large.head), 0)
             self.groups.last = start + need
         self._begin_buffer(Chunk(FIRST_READ_BYTES, self.stream, start + need))
         self.groups.begin = self.groups.shift
@@ -478,8 +483,8 @@ class Reader:
         else:
             groups.source, groups.begin = buffer, 0
 
-    def cut(self, missing: int) -> TruncatedError:
-        """Return the error for a stream that ends *missing* bytes before `need` bytes from the position on."""
+    def truncated_error(self, missing: int) -> TruncatedError:
+        """Return the error for a stream that ends *missing* bytes before the end of what is being parsed."""
         total = self.buffer.base + self.position + self.need - missing
         return TruncatedError(
             f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=total

@@ -12,10 +12,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from tartools.errors import TarFormatError
-from tartools.tar.fullheader import FullHeader, GlobalHeader, NeedMore, read_full_header
+from tartools.tar.fullheader import FullHeader, GlobalHeader, IncompleteHeader, read_full_header
 from tartools.tar.header import BLOCK, FAST_HEADER, MAGIC_SLICE, PARSED_SIZES, Records, padded_size
 from tartools.tar.keys import split_path
-from tartools.tar.member import Chunk, Member, Source, located, read_range
+from tartools.tar.member import Chunk, Member, Source, range_in_file, read_range
 from tartools.tar.writer import Writer
 
 MAX_MEMBER_READ_BYTES = 1 << 20  # bytes; members of a shorter range of a file are read into memory
@@ -30,18 +30,18 @@ Read = Callable[[int, int], bytes]  # how many bytes, and from which on; gives f
 
 def header_at(
     read: Read, position: int, end: int, window: int, governing: Records
-) -> FullHeader | GlobalHeader | NeedMore:
+) -> FullHeader | GlobalHeader | IncompleteHeader:
     """Return the full header at byte *position*, or the pax global header if there is one.
 
     `read(count, offset)` returns bytes of the source. *window* bytes are read at first, and more if the header is
-    longer, up to byte *end*; `NeedMore` is returned if all bytes end before the header does. *governing*: records of
-    global headers before it.
+    longer, up to byte *end*; `IncompleteHeader` is returned if all bytes end before the header does. *governing*:
+    records of global headers before it.
     Raises: TarFormatError if no header is there.
     """
     while True:
         data = read(min(window, end - position), position)
         header = read_full_header(memoryview(data), 0, governing)
-        if not isinstance(header, NeedMore) or len(data) < window:
+        if not isinstance(header, IncompleteHeader) or len(data) < window:
             return header
         window = max(2 * window, header.end)
 
@@ -96,16 +96,15 @@ def _read(source: Source, count: int, at: int) -> bytes:
     return read_range(source, at, at + count)
 
 
-def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:
+def spill_members(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:
     """Return *members* as ranges of files, so that they hold no memory.
 
-    The file is the plain one that they were read from, or else a scratch file that *scratch* makes, to which they are
-    copied.
+    The file is the plain one that they were read from; members in memory are copied to a file that *scratch* makes.
     """
     writer: Writer | None = None
     ranges: list[Member] = []
     for member in map(Member._make, members):
-        origin, start, data = located(member.source, member.start, member.data)
+        origin, start, data = range_in_file(member.source, member.start, member.data)
         if isinstance(origin, io.FileIO):
             ranges.append(member._replace(source=origin, start=start, data=data))
             continue
@@ -120,19 +119,18 @@ def spilled(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Mem
     return ranges
 
 
-class Cut(NamedTuple):
-    """An offset in a file, in bytes, and the key of the group that begins at it."""
+class Boundary(NamedTuple):
+    """A place between two groups in a file: the byte `offset`, and the `key` of the group that begins there."""
 
     offset: int
     key: bytes
 
 
-def find_cut(read: Read, near: int) -> Cut | None:
-    """Return an offset after byte *near* at which a group of members seems to begin; None if none is found in 1 MiB.
+def find_boundary(read: Read, near: int) -> Boundary | None:
+    """Return a place after byte *near* at which a group of members seems to begin; None if none is found in 1 MiB.
 
-    `read(count, offset)` returns bytes of the file. The offset may be wrong, because a payload can hold bytes that look
-    like members. The worker that reads the part before it verifies it: that part must end exactly at this offset, and
-    with another key.
+    `read(count, offset)` returns bytes of the file. The place may be wrong, because a payload can hold bytes that look
+    like members. Whoever reads the part before it verifies it: that part must end exactly there, and with another key.
 
     Holds: 1 MiB.
     """
@@ -148,7 +146,7 @@ def find_cut(read: Read, near: int) -> Cut | None:
     return None
 
 
-def _next_group(read: Read, position: int) -> Cut | None:
+def _next_group(read: Read, position: int) -> Boundary | None:
     """Return the start of the first group after the group of the second member from *position* on.
 
     `read(count, offset)`: returns bytes of the file. The first member is skipped, because *position* may be after its
@@ -160,5 +158,5 @@ def _next_group(read: Read, position: int) -> Cut | None:
             if header.special is None:
                 keys.append(split_path(header.path)[0])
                 if len(keys) > 2 and keys[-1] != keys[-2]:
-                    return Cut(at, keys[-1])
+                    return Boundary(at, keys[-1])
     return None

@@ -17,7 +17,7 @@ from typing import Any
 from tartools.tar.grouping import Grouper
 from tartools.tar.groups import ContiguousGroups, UniformGroups
 from tartools.tar.header import BLOCK
-from tartools.tar.keys import NO_STEM, Paths, belongs, stem_of
+from tartools.tar.keys import NO_STEM, Paths, has_stem, stem_of
 
 MIN_RUN_BLOCKS = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC_OFFSET, USTA_NUMBER = 257, int.from_bytes(b"usta", "little")
@@ -26,22 +26,23 @@ SIZE_OFFSET, CHKSUM_OFFSET, TYPE_OFFSET, PREFIX_OFFSET = 124, 148, 156, 345  # b
 OCTAL_ZEROS, NOT_OCTAL_BITS = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8
 
 
-def imported() -> Any:
-    """Import and return numpy; if a command imports it first, without threads for products of matrices: 50 ms less.
+def import_numpy() -> Any:
+    """Import numpy, and return it; the first import by a command is without threads for products of matrices.
 
-    In a program that only uses tartools, and in the processes that a command starts, numpy has its threads.
+    That saves 50 ms. In a program that uses tartools, and in the processes that a command starts, numpy has its
+    threads.
     """
-    with one_thread():
+    with limit_numpy_threads():
         import numpy as np
 
         return np
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """For the body of `with`: a command that first imports numpy there gets it with one OpenBLAS thread, to save time.
+def limit_numpy_threads() -> Iterator[None]:
+    """For the body of `with`: a first import of numpy in it, by a command, gets one OpenBLAS thread, to save time.
 
-    It sets OPENBLAS_NUM_THREADS meanwhile. Nothing changes if that is set, if numpy is there, or if this is no command.
+    Sets OPENBLAS_NUM_THREADS meanwhile. Nothing changes if that is set, if numpy is imported, or if this is no command.
     """
     if "numpy" in sys.modules or "tartools.cli" not in sys.modules or "OPENBLAS_NUM_THREADS" in os.environ:
         yield
@@ -54,15 +55,15 @@ def one_thread() -> Iterator[None]:
 
 
 def take_run(reader: Any) -> int:
-    """Parse members from the position of *reader*, a `Reader`, on, as far as they are plain; return their number.
+    """Parse plain members from the position of *reader*, a `Reader`, on, by numpy; return how many were parsed.
 
-    0 if they are too few for numpy to pay; then nothing has changed.
+    0 if too few plain headers follow each other; then nothing has changed.
     """
-    np = imported()
+    np = import_numpy()
     position, groups = reader.position, reader.groups
     count = (reader.filled - position) // BLOCK
     blocks = np.frombuffer(reader.buffer, np.uint8, count * BLOCK, position).reshape(-1, BLOCK)
-    at = (_numbers(blocks, MAGIC_OFFSET, "<u4") == USTA_NUMBER).nonzero()[0]
+    at = (_read_numbers(blocks, MAGIC_OFFSET, "<u4") == USTA_NUMBER).nonzero()[0]
     if len(at) < MIN_RUN_BLOCKS or at[0]:
         return 0
     headers = blocks[at]
@@ -70,24 +71,24 @@ def take_run(reader: Any) -> int:
     sound &= are_plain(headers)
     ends = at + 1 + (sizes + BLOCK - 1) // BLOCK
     sound[1:] &= ends[:-1] == at[1:]
-    sound &= ends <= (reader.available() - position) // BLOCK
+    sound &= ends <= (reader.payload_limit() - position) // BLOCK
     paths = Paths(headers)
     sound &= paths.plain & ((sizes > 0) | (paths.bases == 0)) & ~paths.hidden
     run_length = len(at) if sound.all() else int(sound.argmin())
     if run_length < MIN_RUN_BLOCKS:
         return 0
     starts = at[:run_length] * BLOCK + position + groups.shift
-    begins = paths.begins(run_length)
-    if groups.stem is not NO_STEM and belongs(paths.first(), groups.stem):
+    begins = paths.group_begins(run_length)
+    if groups.stem is not NO_STEM and has_stem(paths.first_path(), groups.stem):
         begins = begins[1:]
-    if not (groups.alike and len(begins) > MIN_RUN_BLOCKS and _add_alike(groups, paths, starts, sizes, begins)):
-        _add(groups, paths, starts, sizes, begins, 0, run_length)
+    if not (groups.uniform and len(begins) > MIN_RUN_BLOCKS and _add_uniform(groups, paths, starts, sizes, begins)):
+        _add_members(groups, paths, starts, sizes, begins, 0, run_length)
     reader.position = position + int(ends[run_length - 1]) * BLOCK
     reader.ended = False
     return run_length
 
 
-def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
+def _add_members(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
     """Add members *low* to *high* (exclusive) of a run to *groups*; the last of their groups stays open.
 
     *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of all members of the run.
@@ -112,36 +113,36 @@ def _add(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, lo
         groups.stem = stem_of(groups.key, paths.keyed[begins[-1]])
 
 
-def _add_alike(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
-    """Add all members of the run to *groups*, as `UniformGroups`; False if the fields of their groups differ.
+def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
+    """Add all members of a run to *groups*, as `UniformGroups`; add none and return False if fields differ.
 
-    *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of the members. The groups that begin at
-    the indexes *begins* are compared, but for the last, which stays open. Nothing is added if the result is False.
+    *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of the members.
+    *begins*: indexes in the run at which groups begin; the last of these groups is not compared, and stays open.
     """
     low, high = int(begins[0]), int(begins[-1])
-    endings = paths.endings(begins)
+    endings = paths.common_endings(begins)
     if endings is None:
         return False
-    _add(groups, paths, starts, sizes, begins[:0], 0, low)
-    groups.complete(int(starts[low]) - groups.shift)
-    groups.cut(int(starts[low]) - groups.shift)
+    _add_members(groups, paths, starts, sizes, begins[:0], 0, low)
+    groups.complete_group(int(starts[low]) - groups.shift)
+    groups.cut_contiguous(int(starts[low]) - groups.shift)
     uniform = UniformGroups(endings, starts[low:high], sizes[low:high])
     keys = paths.keys(begins[:-1])
     groups.parts.append(ContiguousGroups(groups.source, keys, starts[begins].tolist(), None, [], uniform))
-    _add(groups, paths, starts, sizes, begins[-1:], high, len(starts))
+    _add_members(groups, paths, starts, sizes, begins[-1:], high, len(starts))
     return True
 
 
 def sizes_in(headers: Any) -> tuple[Any, Any]:
-    """Return (sizes, flags) for *headers*: bytes of each payload; True where the size field has octal digits.
+    """Return (sizes, flags) for *headers*, an array of blocks: bytes of each payload; True for octal digits.
 
     Where the flag is False, the size means nothing.
     """
     import numpy as np
 
-    sizes, right = octal(_numbers(headers, SIZE_OFFSET + 4, "<u8"), 7)  # of 11 digits
+    sizes, right = parse_octal(_read_numbers(headers, SIZE_OFFSET + 4, "<u8"), 7)  # of 11 digits
     sizes = sizes.view("i8")
-    if not (_numbers(headers, SIZE_OFFSET, "<u4") == OCTAL_ZEROS >> 32).all():
+    if not (_read_numbers(headers, SIZE_OFFSET, "<u4") == OCTAL_ZEROS >> 32).all():
         digits = headers[:, SIZE_OFFSET : SIZE_OFFSET + 4] - ord("0")  # what is less wraps around
         right &= (digits <= 7).all(axis=1)
         sizes += digits.astype(np.int64) @ (8 ** np.arange(10, 6, -1, dtype=np.int64))
@@ -152,7 +153,7 @@ def are_plain(headers: Any) -> Any:
     """Return a flag for each of *headers*: True for a regular file with a short name and a right checksum."""
     import numpy as np
 
-    stored, valid = octal(_numbers(headers, CHKSUM_OFFSET, "<u8"), 6)
+    stored, valid = parse_octal(_read_numbers(headers, CHKSUM_OFFSET, "<u8"), 6)
     # sums in 16 bits are fastest; those of ASCII headers, at most 512 * 127, fit
     sums = headers.sum(axis=1, dtype=np.uint16 if headers.max(initial=0) < 128 else np.uint32).astype(np.uint64)
     sums -= headers[:, CHKSUM_OFFSET : CHKSUM_OFFSET + 8].sum(axis=1, dtype=np.uint16)
@@ -163,10 +164,10 @@ def are_plain(headers: Any) -> Any:
     return valid
 
 
-def octal(words: Any, digits: int) -> tuple[Any, Any]:
+def parse_octal(words: Any, digits: int) -> tuple[Any, Any]:
     """Return (values, flags) for *words* of eight bytes: the octal number of 6 or 7 *digits* at the begin of each.
 
-    The flag is False where there are other bytes than digits, or the byte that follows them is neither a blank nor NUL.
+    The flag is False if there are other bytes than digits, or if neither a blank nor a NUL follows them.
     """
     words = words.byteswap()  # the first byte becomes the most significant
     values = (words ^ OCTAL_ZEROS) >> 8 * (8 - digits)
@@ -176,8 +177,8 @@ def octal(words: Any, digits: int) -> tuple[Any, Any]:
     return (values & 0xFFF) + (values >> 32 << 12), right
 
 
-def _numbers(blocks: Any, at: int, form: str) -> Any:
-    """Return an array of the number at byte *at* of each of *blocks*; *form*: numpy's dtype of these bytes."""
+def _read_numbers(blocks: Any, at: int, form: str) -> Any:
+    """Return an array of the number that each of *blocks* has at byte *at*; *form*: numpy's name of its type, "<u4"."""
     import numpy as np
 
     return np.ndarray(len(blocks), form, blocks, at, (BLOCK,))

@@ -23,8 +23,8 @@ from tartools.tar.header import (
     SIZE_SLICE,
     TYPE_SLICE,
     USTAR,
+    BoundedCache,
     Records,
-    Remembered,
     adler32,
     byte_sum,
     format_records,
@@ -32,7 +32,7 @@ from tartools.tar.header import (
     parse_number,
     parse_records,
 )
-from tartools.tar.member import Member, Source, located, read_range
+from tartools.tar.member import Member, Source, range_in_file, read_range
 
 MAX_UNWRITTEN_BYTES = 1 << 20  # bytes collected before they are written
 MIN_DIRECT_BYTES = 1 << 16  # bytes; a longer piece is written directly, a shorter one is copied, which frees its buffer
@@ -41,9 +41,9 @@ MAX_OCTAL_SIZE = 8**11 - 1  # bytes; the largest size in a size field of octal d
 
 
 class Writer:
-    """Writes members, then the end of the archive, to *sink*.
+    """Writes an archive to *sink*: members, then its end.
 
-    Holds: up to 1 MiB of short pieces, and the source of the current piece.
+    Holds: up to 1 MiB of short pieces, and the source of the current piece. A piece is a range of bytes of one source.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -67,16 +67,16 @@ class Writer:
             if head is None:
                 if origin is not source or start != end:
                     self._end = end
-                    self._turn(origin, start)
+                    self._begin_piece(origin, start)
                     source = origin
                 end = last
             else:
                 self._end = end
-                self._turn(head, 0)
+                self._begin_piece(head, 0)
                 self._end = len(head)
-                self._turn(origin, data)
+                self._begin_piece(origin, data)
                 self._end = data + size
-                self._turn(PADDING, 0)
+                self._begin_piece(PADDING, 0)
                 source, end = PADDING, last - data - size
         self._end = end
         if end - self._start >= MAX_UNWRITTEN_BYTES:
@@ -85,7 +85,7 @@ class Writer:
     def add_range(self, source: Source, start: int, end: int) -> None:
         """Add bytes *start* to *end* of *source*: whole members, which are copied as they are."""
         if source is not self._source or start != self._end:
-            self._turn(source, start)
+            self._begin_piece(source, start)
         self._end = end
         if end - self._start >= MAX_UNWRITTEN_BYTES:
             self.flush()
@@ -93,19 +93,19 @@ class Writer:
     def end(self) -> None:
         """Write the end of the archive: two zero blocks, and zeros to a multiple of 10,240 bytes, as GNU tar does."""
         count = archive_size(self.size) - self.size
-        self._turn(bytes(count), 0)
+        self._begin_piece(bytes(count), 0)
         self._end = count
         self.flush()
 
     def flush(self) -> None:
         """Write the members that were added to the sink. The archive is complete only after `end`."""
-        self._turn(None, 0)
+        self._begin_piece(None, 0)
         self._write_pending()
 
-    def _turn(self, origin: Source | None, begin: int) -> None:
-        """End the current piece, by writing or collecting it.
+    def _begin_piece(self, origin: Source | None, begin: int) -> None:
+        """End the current piece, by writing it or adding it to the pending ones; begin one at byte *begin* of *origin*.
 
-        Begin one at byte *begin* of *origin*, if that is not None.
+        *origin*: the buffer or file of the next piece; None: there is none.
         """
         old, first, end = self._source, self._start, self._end
         self._source, self._start, self._end = origin, begin, begin
@@ -118,7 +118,7 @@ class Writer:
                 self._write_pending()
             return
         self._write_pending()
-        source, start, stop = located(old, first, end) if isinstance(self.sink, io.FileIO) else (old, first, end)
+        source, start, stop = range_in_file(old, first, end) if isinstance(self.sink, io.FileIO) else (old, first, end)
         if isinstance(source, io.FileIO):
             copy_range(source, start, stop, self.sink)
         else:
@@ -143,10 +143,10 @@ def archive_size(size: int) -> int:
     return size + 2 * BLOCK + -(size + 2 * BLOCK) % RECORD_BYTES
 
 
-def room_in(size: int) -> int:
+def capacity_of_archive(size: int) -> int:
     """Return the bytes of members that fit into an archive of *size* bytes; negative if not even its end fits.
 
-    >>> room_in(20479), room_in(20480)
+    >>> capacity_of_archive(20479), capacity_of_archive(20480)
     (9216, 19456)
     """
     return size // RECORD_BYTES * RECORD_BYTES - 2 * BLOCK
@@ -167,13 +167,13 @@ def copy_payload(member: Member, sink: Sink) -> None:
 def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
     """Write bytes *start* to *end* of *source* to *sink*. Holds: 1 MiB.
 
-    What `sendfile` has put into a pipe is not a copy: it changes with the file until it is read. With TARTOOLS_COPY=1
-    it is not used.
+    It uses `sendfile` where it can. Bytes that `sendfile` has put into a pipe are no copy: they change with the file
+    until they are read. With TARTOOLS_COPY=1 it is not used.
 
     Raises: StorageError if the file has become shorter, or has changed since it was opened.
     """
     if isinstance(sink, io.FileIO) and hasattr(os, "sendfile") and os.environ.get("TARTOOLS_COPY") != "1":
-        start = _send(source, start, end, sink)
+        start = _send_file(source, start, end, sink)
         check_input_file(source)
     while start < end:
         part = read_range(source, start, min(end, start + COPY_BYTES_AT_ONCE))
@@ -181,7 +181,7 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
         start += len(part)
 
 
-def _send(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
+def _send_file(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
     """Copy bytes of *source* from *start* on to *sink* with `sendfile`, as far as the kernel can.
 
     Returns the offset in *source* that was reached: *end* if all is copied. Raises: StorageError if the file has become
@@ -211,13 +211,13 @@ def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = N
     return Member(path, source, 0, 0, size, head)
 
 
-def renamed(member: Member, path: bytes) -> Member:
-    """Return *member* with another *path*; the rest of its header stays."""
+def rename_member(member: Member, path: bytes) -> Member:
+    """Return a member like *member* with another *path*; all else in its header stays."""
     return member if path == member.path else member._replace(path=path, head=encode_header(path, member.size, member))
 
 
-def rewritten(member: Member, path: bytes, source: Source, size: int) -> Member:
-    """Return *member* with another *path* and the first *size* bytes of *source* as payload.
+def rewrite_member(member: Member, path: bytes, source: Source, size: int) -> Member:
+    """Return a member like *member* with another *path*, and the first *size* bytes of *source* as payload.
 
     If neither path nor size changes, the header stays byte for byte.
     """
@@ -254,7 +254,7 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     records.pop(b"path", None)
     records.pop(b"size", None)
     records.pop(b"hdrcharset", None)
-    prefix, name = _split(path)
+    prefix, name = _split_name(path)
     if prefix is None or not path.isascii():
         try:
             path.decode()
@@ -266,7 +266,7 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     block[NAME_SLICE] = name[-100:].ljust(100, b"\0")
     block[PREFIX_SLICE] = (prefix or b"").ljust(155, b"\0")  # in the GNU format this field held times
     block[SIZE_SLICE] = b"%011o\0" % (size if size <= MAX_OCTAL_SIZE else 0)
-    _seal(block)
+    _set_checksum(block)
     return extended_header(records, bytes(block)) + bytes(block)
 
 
@@ -281,17 +281,17 @@ def extended_header(records: Records, block: bytes) -> bytes:
     )
     head[TYPE_SLICE] = b"x"
     head[SIZE_SLICE] = b"%011o\0" % len(payload)
-    _seal(head)
+    _set_checksum(head)
     return bytes(head) + payload + bytes(-len(payload) % BLOCK)
 
 
-def _seal(block: bytearray) -> None:
+def _set_checksum(block: bytearray) -> None:
     """Set the checksum in the header *block*."""
     block[CHKSUM_SLICE] = b"%06o\0 " % byte_sum(bytes(block))
 
 
-def _split(path: bytes) -> tuple[bytes | None, bytes]:
-    """Return *path* as the ustar fields (prefix, name); prefix is None if it does not fit."""
+def _split_name(path: bytes) -> tuple[bytes | None, bytes]:
+    """Return (prefix, name): *path* as these two fields of ustar; the prefix is None if it does not fit into them."""
     if len(path) <= 100:
         return b"", path
     slash = path.find(b"/", len(path) - 101)
@@ -345,21 +345,24 @@ class NewMembers(NamedTuple):
 def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers:
     """Return the bytes of a new member for each of *paths* and *payloads*: mode 0644, owner and time 0.
 
-    They are those that `new_member` makes, one by one. Raises: SampleError if a path is empty or contains a NUL.
+    Equal to what `new_member` makes one by one. Raises: SampleError if a path is empty or contains a NUL.
     """
     sizes = list(map(len, payloads))
     middles = list(map(_MIDDLES.__getitem__, sizes))
     heads = [path.ljust(100, b"\0") + middle for path, (middle, _, _) in zip(paths, middles, strict=True)]
     tails = [_TAILS[adler32(head) & 0xFFFF] for head in heads]
     paddings, stored = [padding for _, padding, _ in middles], [size for _, _, size in middles]
-    for number in _unusual(paths, sizes):
+    for number in _indexes_of_long(paths, sizes):
         heads[number], tails[number] = encode_header(paths[number], sizes[number]), b""
         stored[number] += len(heads[number]) - BLOCK
     return NewMembers(heads, tails, payloads, paddings, stored)
 
 
-def _unusual(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-    """Return the indexes of the members, of these *paths* and payload *sizes*, that need more than one header block."""
+def _indexes_of_long(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
+    """Return the indexes of members that need more than one header block: those with a long path or a large payload.
+
+    *paths*: of the members. *sizes*: of their payloads in bytes.
+    """
     joined = b"".join(paths)
     short = len(max(paths, key=len, default=b"")) <= 100 and max(sizes, default=0) <= MAX_OCTAL_SIZE
     if short and joined.isascii() and b"\0" not in joined and all(paths):
@@ -372,20 +375,23 @@ def fits_one_block(path: bytes, size: int) -> bool:
     return 0 < len(path) <= 100 and path.isascii() and b"\0" not in path and size <= MAX_OCTAL_SIZE
 
 
-def _middle(size: int) -> tuple[bytes, bytes, int]:
-    """Return (part of a header, from mode to time; padding; bytes of the member) for a payload of *size* bytes."""
+def _header_middle(size: int) -> tuple[bytes, bytes, int]:
+    """Return (part of a header from mode to time, padding, size of the member) for a payload of *size* bytes.
+
+    The padding is zeros up to a whole block; the size of the member is bytes of header, payload and padding.
+    """
     middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, MAX_OCTAL_SIZE) + NEW_BLOCK[136:148]
     return middle, PADDING[: -size % BLOCK], BLOCK + padded_size(size)
 
 
-def _tail(low: int) -> bytes:
+def _header_tail(low: int) -> bytes:
     """Return the part of a new header from its checksum on.
 
-    *low*: the low half of the Adler-32 sum of the bytes before.
-    It is 1 + the sum of these bytes, 148 if the path has up to 100: see `header`.
+    *low*: the low 16 bits of the Adler-32 sum of the bytes before it. They are 1 + the sum of these bytes, 148 if the
+    path has up to 100: see `header`.
     """
     tail = NEW_BLOCK[156:]
     return b"%06o\0 " % (low - 1 + 8 * 0x20 + sum(tail)) + tail
 
 
-_MIDDLES, _TAILS = Remembered(_middle), Remembered(_tail)
+_MIDDLES, _TAILS = BoundedCache(_header_middle), BoundedCache(_header_tail)

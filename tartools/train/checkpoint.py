@@ -40,7 +40,7 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """
-    with seekable.seekable(name_of(url)) as file, _raise_cause(file.raw):
+    with seekable.open_seekable(name_of(url)) as file, _raise_cause(file.raw):
         yield file
 
 

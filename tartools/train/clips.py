@@ -12,7 +12,7 @@ from random import Random
 from typing import IO, Any
 
 from tartools.errors import SampleError
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.payloads import unpack
 
 CUT_PLACES = ("begin", "middle", "random")
@@ -77,7 +77,7 @@ def split_clips(decode: Any) -> tuple[dict[str, Clip], Any]:
 
 def fields_by_range(clips: Mapping[str, Clip]) -> Iterable[str]:
     """Return the fields of *clips* whose payloads are read in parts, from a file; compressed ones are not."""
-    return (field for field, clip in clips.items() if clip.reads_part and without_codec(field)[1] is None)
+    return (field for field, clip in clips.items() if clip.reads_part and split_codec(field)[1] is None)
 
 
 def decode_clip(clip: Clip, field: str, payload: bytes | IO[bytes], seed: int | None) -> Any:
@@ -85,7 +85,7 @@ def decode_clip(clip: Clip, field: str, payload: bytes | IO[bytes], seed: int | 
 
     Raises: SampleError, ValueError or another exception if it can't be decoded.
     """
-    if isinstance(payload, bytes) and without_codec(field)[1] is not None:
+    if isinstance(payload, bytes) and split_codec(field)[1] is not None:
         payload = unpack(field, payload)
     return clip.decode(payload, seed)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tartools.tar.rescan import Cut
+from tartools.tar.rescan import Boundary
 from tartools.train.ranks import ReaderId
 from tartools.train.states import (
     State,
@@ -62,9 +62,9 @@ class ShardSlice(NamedTuple):
         return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
 
     @property
-    def cut(self) -> Cut | None:
+    def cut(self) -> Boundary | None:
         """The end of the slice: byte `end`, and the key of the sample that begins there; None: the end of the shard."""
-        return None if self.end is None else Cut(self.end, self.key.encode(errors="surrogateescape"))
+        return None if self.end is None else Boundary(self.end, self.key.encode(errors="surrogateescape"))
 
 
 class Position(NamedTuple):

@@ -32,7 +32,7 @@ from torch.futures import Future
 
 from tartools import storage
 from tartools.errors import StorageError, UsageError
-from tartools.storage.listing import listed
+from tartools.storage.listing import list_objects
 from tartools.storage.local import path_of
 from tartools.storage.url import Url
 from tartools.train import checkpoint
@@ -161,7 +161,7 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         """Return the URLs of all files or objects of the checkpoint; [] if its store can't list."""
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
-        return [entry.url for entry in listed(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
+        return [entry.url for entry in list_objects(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
 
 
 class StorageReader(_CheckpointAtUrl, FileSystemReader):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tartools import storage
 from tartools.errors import SampleError, TarToolsError
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.payloads import unpack
 from tartools.samples.sample import DICT_KEY, DICT_URL, Sample, field_name
 from tartools.samples.values import field_list
@@ -83,14 +83,14 @@ class FieldChooser:
         self.decoder = decoder_of(decoders, resize, exif)
         decoders_by_field = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(  # a compressed one is decompressed in memory
-            field.lower() for field, how in decoders_by_field if how == AS_FILE and without_codec(field)[1] is None
+            field.lower() for field, how in decoders_by_field if how == AS_FILE and split_codec(field)[1] is None
         ) | frozenset(fields_by_range(self.clips))
         self.classes = class_numbers(classes)
         self.raw = decode is None and transform is None and not self.classes  # payloads are given as they are
         all_names = (name for choices in self.fields or () for name in choices)
         self.needed = None if self.fields is None else {name.lower() for name in all_names}
         if self.needed is not None:
-            decodable = self.needed | {without_codec(name)[0] for name in self.needed}
+            decodable = self.needed | {split_codec(name)[0] for name in self.needed}
             sizes = [name for names in resize for name in names.split(";")] if isinstance(resize, Mapping) else ()
             for argument, fields_named in (
                 ("decode", dict(decoders_by_field)),
@@ -239,7 +239,7 @@ def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
     for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
         if field_classes is not None:
             is_file = isinstance(field_classes, (str, os.PathLike))
-            names = storage.content(name_of(field_classes)).decode().splitlines() if is_file else field_classes
+            names = storage.read_content(name_of(field_classes)).decode().splitlines() if is_file else field_classes
             names = [str(name).strip() for name in names]
             numbers = numbers_by_field[field.lower()] = {name: number for number, name in enumerate(names)}
             if not numbers or len(numbers) < len(names) or "" in numbers:

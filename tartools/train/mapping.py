@@ -18,7 +18,7 @@ from tartools.errors import byte_size, shown
 from tartools.run.engines import Answer, Processes, collect_results, results
 from tartools.samples.account import Account
 from tartools.storage.expand import expand
-from tartools.storage.pool import Engine, Threads, windowed
+from tartools.storage.pool import Engine, Threads, call_in_window
 from tartools.storage.url import Name, names_of
 from tartools.tables.table import Table
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields
@@ -192,7 +192,7 @@ class StreamMap(IterableDataset[Any]):
             _start_engine(work=work, **self._options) as (engine, workers),
             _close_at_exit(mine),
             closing(
-                windowed(pieces, engine, self._prefetch or CHUNKS_PER_WORKER * workers, ordered=self._ordered)
+                call_in_window(pieces, engine, self._prefetch or CHUNKS_PER_WORKER * workers, ordered=self._ordered)
             ) as answers,
         ):
             for chunk, (_, answer) in enumerate(answers, first):

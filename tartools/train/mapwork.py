@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, UsageError, shown
 from tartools.samples.sample import DICT_KEY, DICT_URL
-from tartools.storage import is_far, is_repeatable, is_seekable
+from tartools.storage import is_repeatable, is_seekable, is_stored_object
 from tartools.storage.checks import probe
 from tartools.storage.url import Url
 from tartools.tables import schema
@@ -67,7 +67,9 @@ def make_chunks(names: Sequence[str], sources: Sequence[MapSource], size: int | 
             for piece in _cut_rows(source, number, size or CHUNK_BYTES):
                 yield MapChunk(piece, name)
         else:
-            version, slices = _probe_shard(source, size or (MIN_REMOTE_CHUNK_BYTES if is_far(source) else CHUNK_BYTES))
+            version, slices = _probe_shard(
+                source, size or (MIN_REMOTE_CHUNK_BYTES if is_stored_object(source) else CHUNK_BYTES)
+            )
             for piece in ShardSlice(number).cut_into(slices):
                 yield MapChunk(piece, name, version)
 

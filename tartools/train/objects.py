@@ -16,14 +16,14 @@ from torch.utils.data import Dataset, IterableDataset
 
 from tartools.errors import StorageError
 from tartools.samples.sample import DICT_URL
-from tartools.storage import is_far, listing, seekable
+from tartools.storage import is_stored_object, listing, seekable
 from tartools.storage.listing import ls
-from tartools.storage.names import is_literal, unfolded
+from tartools.storage.names import expand_braces, is_literal
 from tartools.storage.objects import object_at, requests_at_once
 from tartools.storage.objects.contract import ListedObject
 from tartools.storage.objects.http import read_all
-from tartools.storage.objects.retry import with_retries
-from tartools.storage.pool import Threads, windowed
+from tartools.storage.objects.retry import call_with_retries
+from tartools.storage.pool import Threads, call_in_window
 from tartools.storage.url import Name, Url, name_of, names_of
 from tartools.train.ranks import ReaderRank, SharedEpoch, SingleResume, this_worker
 from tartools.train.sampler import SamplerIteration, StatefulSampler
@@ -150,7 +150,7 @@ class ObjectDataset(Dataset[Any]):
         """Yield the items of the objects numbered *indices*, in this order; up to 64 are requested ahead."""
         guard_worker()
         entries, requested = tee(map(self.objects.entry, indices))
-        for data, entry in zip(listing.contents(requested), entries, strict=True):
+        for data, entry in zip(listing.read_contents(requested), entries, strict=True):
             yield self._make_item(data, entry.url)
 
     def _make_item(self, data: bytes, url: str) -> Any:
@@ -297,12 +297,12 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     """
     for url, answer in _call_ahead(_read_small_object, map(name_of, urls)):
         data = answer()
-        yield url, seekable.reading(url) if data is None else io.BytesIO(data)
+        yield url, seekable.open_as_file(url) if data is None else io.BytesIO(data)
 
 
 def _read_small_object(url: str) -> bytes | None:
     """Return all bytes of the object *url* by one request; None if it is local, above 4 MiB, or of unknown size."""
-    if not is_far(url):
+    if not is_stored_object(url):
         return None
 
     def attempt() -> bytes | None:
@@ -314,7 +314,7 @@ def _read_small_object(url: str) -> bytes | None:
         data = read_all(reply.body, url)
         return data if len(data) == reply.size else None
 
-    return with_retries(attempt, url)
+    return call_with_retries(attempt, url)
 
 
 def _list_objects(names: Iterable[str]) -> Iterator[ListedObject]:
@@ -322,7 +322,7 @@ def _list_objects(names: Iterable[str]) -> Iterator[ListedObject]:
 
     Raises: StorageError, also if there is nothing under one of them.
     """
-    urls = (url for name in names for url in ([name] if is_literal(name) else unfolded(name)))
+    urls = (url for name in names for url in ([name] if is_literal(name) else expand_braces(name)))
     for url, answer in _call_ahead(_list_entries, urls):
         entry = None
         for entry in answer():
@@ -340,4 +340,4 @@ def _list_entries(url: str) -> Iterable[ListedObject]:
 def _call_ahead(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield (url, function that returns `work(url)`) for each of *urls*, in order; up to 64 calls run ahead."""
     max_requests = requests_at_once(listing.MAX_OBJECT_REQUESTS)
-    return windowed(urls, Threads(max_requests, work), max_requests)
+    return call_in_window(urls, Threads(max_requests, work), max_requests)

@@ -16,10 +16,10 @@ from tartools import storage, tar
 from tartools.errors import SampleError, StorageError, TarToolsError, UsageError, byte_size, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
-from tartools.samples.encoding import ENCODERS, as_python, encode, encode_picture, text_payload, without_codec
+from tartools.samples.encoding import ENCODERS, encode, encode_picture, split_codec, text_payload, to_python
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import Sample, build, raw_bytes
-from tartools.samples.sortkeys import shuffled
+from tartools.samples.sortkeys import make_shuffle_key
 from tartools.shards.numbering import Numbering, existing_shards, parse_numbering
 from tartools.shards.reading import Reading, ShardPolicy, read_batches
 from tartools.shards.shardrows import write_rows
@@ -129,10 +129,10 @@ class _Packing:
             raise ValueError("the dataset is empty")
         if max_count is not None and max_count < 1:
             raise ValueError(f"max_count is at least 1, not {max_count}")
-        self.order: Sequence[int] = range(count) if seed is None else sorted(range(count), key=shuffled(seed))
+        self.order: Sequence[int] = range(count) if seed is None else sorted(range(count), key=make_shuffle_key(seed))
         self._encoded = encoded
         self._names = names
-        self._room = tar.room_in(byte_size(max_size) if isinstance(max_size, str) else max_size)
+        self._room = tar.capacity_of_archive(byte_size(max_size) if isinstance(max_size, str) else max_size)
         self._max_count = max_count
         self._workers = workers
         self._next: tuple[int, Sample] | None = None  # a position, and its sample, which no shard has had yet
@@ -185,7 +185,7 @@ class _Packing:
                 if self._is_full(len(block), writer.size, sample):
                     self._next = position + len(block), sample
                     break
-                block.add(Batch.of(sample, writer.size))
+                block.add(Batch.from_sample(sample, writer.size))
                 writer.write(sample)
         return block
 
@@ -290,7 +290,7 @@ class EncodedItems(Dataset[Any]):
         if not suffix:
             return None
         name, value = self._label_field(label, {suffix})
-        return {suffix: storage.content(local_url(os.fspath(path))), name: value}
+        return {suffix: storage.read_content(local_url(os.fspath(path))), name: value}
 
     def _fields(self, item: Any) -> dict[str, bytes]:
         """Return the payloads by field of *item*, a dict, or a pair of a picture and its label. Raises: TypeError."""
@@ -315,7 +315,7 @@ class EncodedItems(Dataset[Any]):
 
         The field is *name*, with a suffix added if it does not say what the value is.
         """
-        last = suffix_of(without_codec(name)[0])
+        last = suffix_of(split_codec(name)[0])
         if last in ENCODERS:
             return name, encode(name, value)
         kind = self._value_suffix(value)
@@ -331,7 +331,7 @@ class EncodedItems(Dataset[Any]):
 
         Raises: TypeError for a value of another class.
         """
-        value = as_python(value)
+        value = to_python(value)
         if type(value).__module__.startswith("PIL."):
             return "png" if self.kind == KEEP_ENCODING else self.kind
         if isinstance(value, np.ndarray):
@@ -349,7 +349,7 @@ class EncodedItems(Dataset[Any]):
 
     def _payload(self, kind: str, value: Any) -> bytes:
         """Return *value* encoded as a payload with the suffix *kind*. Raises: TypeError if it can't be."""
-        value = as_python(value)
+        value = to_python(value)
         if kind in ENCODERS:
             return encode(kind, value)
         if isinstance(value, np.ndarray):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.samples import pixels
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import NUMBER_SUFFIXES, PICTURE, SOUND, suffix_of
 from tartools.samples.payloads import unpack
 from tartools.train.ranks import SharedNumbers
@@ -197,9 +197,9 @@ class PictureDecoder:
         if resize is not None:
             return self._resized(data, resize)
         if self._array_kind == "pil":
-            return pixels.decoded_picture(data, self._mode, self._refuse, self.upright)
+            return pixels.decode_picture(data, self._mode, self._refuse, self.upright)
         is_torch = self._array_kind == "torch"
-        array = pixels.array(
+        array = pixels.decode_to_array(
             data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse, upright=self.upright
         )
         if not is_torch:
@@ -263,10 +263,10 @@ class PictureDecoder:
         import torch
 
         if self._floats and pixels.has_16_bit_grey(data):
-            fractions = torch.from_numpy(pixels.array(data, self._mode, floats=True, upright=self.upright))
+            fractions = torch.from_numpy(pixels.decode_to_array(data, self._mode, floats=True, upright=self.upright))
             return resize.resized(fractions).clamp_(0, 1).numpy()  # bicubic overshoots
         if self._mode == "RGBA" and not resize.nearest:  # Pillow weighs colours by how opaque they are
-            picture = pixels.decoded_picture(data, self._mode, self._refuse, self.upright)
+            picture = pixels.decode_picture(data, self._mode, self._refuse, self.upright)
             high, wide = resize.wanted(picture.height, picture.width)
             return resize.resized(torch.from_numpy(np.array(picture.resize((wide, high))))).numpy()
         full_size: list[tuple[int, int]] = []
@@ -276,7 +276,7 @@ class PictureDecoder:
             full_size[:] = [resize.wanted(height, width)]
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
-        array = pixels.array(
+        array = pixels.decode_to_array(
             data, self._mode, least=least if resize.scaled else None, refused=self._refuse, upright=self.upright
         )
         return resize.resized(torch.from_numpy(array), *full_size).numpy()
@@ -318,7 +318,7 @@ class FieldDecoder(NamedTuple):
         """
         if how == "basic" or not (isinstance(how, str) or callable(how)):
             return how  # which is no decoder of a field
-        inner = without_codec(field.lower())[0]
+        inner = split_codec(field.lower())[0]
         if callable(how):
             return cls(inner, how, None)
         sizes = resizes_of(resize)
@@ -417,7 +417,7 @@ def unpacked(key: str, data: bytes) -> Any:
     from webdataset.autodecode import Continue
 
     field = key.removeprefix(".")
-    inner, codec = without_codec(field)
+    inner, codec = split_codec(field)
     return None if codec is None else Continue(f".{inner}", unpack(field, data))
 
 

@@ -34,7 +34,7 @@ from tartools.tar.fullheader import FullHeader, read_full_header
 from tartools.tar.header import BLOCK
 from tartools.tar.keys import field_offset
 from tartools.tar.member import MIN_VIEW_BYTES, Chunk, Member, read_range
-from tartools.tar.rescan import HEADER_READ_BYTES, MAX_CUT_SEARCH_BYTES, Cut, Read, find_cut
+from tartools.tar.rescan import HEADER_READ_BYTES, MAX_CUT_SEARCH_BYTES, Boundary, Read, find_boundary
 from tartools.train.cursor import Position, ShardSlice
 from tartools.train.fieldchooser import RESERVED_PREFIX, as_dict
 from tartools.train.ranks import ReaderId
@@ -54,7 +54,7 @@ def shard_identity(url: str) -> str:
     size = storage.plain_size(url)
     if size is None or not schema.is_table(url):
         return "" if size is None else str(size)
-    with seekable.reading(url) as file:
+    with seekable.open_as_file(url) as file:
         return file_digest(file, "sha256").hexdigest()
 
 
@@ -105,7 +105,7 @@ def is_cut(url: str) -> bool:
         return compression.split_packed(Url(url).name)[1] is None
     if schema.is_table(url):
         return True
-    with closing(seekable.reading(url)) as file:
+    with closing(seekable.open_as_file(url)) as file:
         return can_be_cut(url, file)
 
 
@@ -122,7 +122,7 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     all_of_shard = piece._replace(slices=1) if piece.number == 0 else None
     if piece.slices == 1 or not storage.is_seekable(url):
         return all_of_shard
-    with closing(seekable.reading(url)) as file:
+    with closing(seekable.open_as_file(url)) as file:
         if not can_be_cut(url, file):
             return all_of_shard
         size = file.seek(0, io.SEEK_END)
@@ -138,11 +138,11 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
 
 
 def can_be_cut(url: str, file: io.BufferedReader) -> bool:
-    """True if parts of the shard *url*, opened as *file* by `seekable.reading`, can be read: it is not compressed.
+    """True if parts of the shard *url*, opened as *file* by `seekable.open_as_file`, can be read: it is not compressed.
 
     False also if it begins with a global pax header, or is a copy of an object whose server has no ranges.
     """
-    if storage.is_far(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
+    if storage.is_stored_object(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
         return False
     file.seek(0)
     head = file.read(BLOCK)
@@ -167,22 +167,22 @@ def _slice_begin(piece: ShardSlice, size: int, number: int) -> int:
     return piece.begin + (end - piece.begin) * number // piece.slices
 
 
-def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Cut | None:
-    """Return the `Cut` at which slice *number* of *piece* begins: (byte, key of the sample); None at the end of *file*.
+def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Boundary | None:
+    """Return the `Boundary` at which slice *number* of *piece* begins: (byte, key of the sample); None at the end of *file*.
 
     It is the first begin of a sample from the estimated begin of the slice on, but not behind the end of *piece*, which
     is the cut for `piece.slices`. *size*: bytes of the file.
     """
     if number == 0:
-        return Cut(piece.begin, b"")
+        return Boundary(piece.begin, b"")
     if number == piece.slices:
         return piece.cut
     cut = _search_cut(file, size, _slice_begin(piece, size, number))
     return piece.cut if piece.end is not None and (cut is None or cut.offset > piece.end) else cut
 
 
-def _search_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
-    """Return the first `Cut` from byte *start* of *file* on: (byte where a sample begins, its key); None if none.
+def _search_cut(file: io.BufferedReader, size: int, start: int) -> Boundary | None:
+    """Return the first `Boundary` from byte *start* of *file* on: (byte where a sample begins, its key); None if none.
 
     *size*: bytes of the file. Samples inside of payloads that are archives themselves are passed over, as far as they
     are recognised.
@@ -194,7 +194,7 @@ def _search_cut(file: io.BufferedReader, size: int, start: int) -> Cut | None:
 
     max_bytes = size if isinstance(file.raw, io.FileIO) else BYTES_BEHIND_CUT
     while start < size:
-        cut = find_cut(read, start)
+        cut = find_boundary(read, start)
         if cut is None:
             start += MAX_CUT_SEARCH_BYTES
             continue
@@ -369,7 +369,7 @@ def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
     begins_shard = bounds is not None and bounds[0] == 0
     if begins_shard or not Url(url).is_local:
         return begins_shard
-    with closing(seekable.reading(url)) as file:  # the first header is not that of a sample
+    with closing(seekable.open_as_file(url)) as file:  # the first header is not that of a sample
         return can_be_cut(url, file)
 
 

@@ -18,7 +18,7 @@ from tartools.errors import ExistsError, StorageError, TarFormatError, several
 from tartools.samples.account import Account
 from tartools.samples.sample import DICT_KEY, DICT_URL, Sample
 from tartools.shards.reading import Reading
-from tartools.shards.shardrows import Indexing, row_inputs, rows_at, updated_rows, write_rows
+from tartools.shards.shardrows import Indexing, row_inputs, rows_at, update_rows, write_rows
 from tartools.storage import seekable
 from tartools.storage.expand import expand
 from tartools.storage.objects import TABLE_OUTDATED
@@ -125,7 +125,7 @@ class TableDataset(Dataset[Any]):
             self._is_compared = True
             if key_and_shard := self.table.returning_key():
                 key, shard = key_and_shard
-                Account().comes_back(key.encode("utf-8", "surrogateescape"), shard)
+                Account().record_returning_key(key.encode("utf-8", "surrogateescape"), shard)
 
     def batch(self, rows: list[int], buffer_of: GetBuffer | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows*, in this order: a `TableBatch`, whose payloads are in one buffer, or a list.
@@ -264,7 +264,7 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
         return Table(urls[0])
     inputs = row_inputs(urls, Account(), LIBRARY_INDEXING)
     names = [name for name in inputs.schema.names if keep_members or name != schema.MEMBERS_COLUMN]
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     columns = pa.schema([inputs.schema.field(name) for name in names])
     rows = pa.Table.from_batches(inputs.batches(names), columns)
     return Table.from_arrow(table_rows(rows, inputs.catalog.shard))
@@ -297,7 +297,7 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
         with suppress(ExistsError):  # a rank on another machine was faster: its table is looked at
             write_rows(inputs, table_url)
             return Table(table_url)
-    update = updated_rows(urls, table_url, Account(), LIBRARY_INDEXING)
+    update = update_rows(urls, table_url, Account(), LIBRARY_INDEXING)
     table = Table(table_url)
     rows = np.fromiter(update.rows, np.int64)
     if np.array_equal(rows, np.arange(len(table))):
@@ -371,14 +371,14 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
     """
     parts = table.parts(row)
     if any(version is None for _, version, _, _ in parts) or not any(
-        storage.is_far(url) and end - begin >= MIN_RANGE_SAMPLE_BYTES for url, _, begin, end in parts
+        storage.is_stored_object(url) and end - begin >= MIN_RANGE_SAMPLE_BYTES for url, _, begin, end in parts
     ):
         return None
     fields: list[tuple[str, Any]] = []
     keys: set[bytes] = set()
     for url, version, begin, end in parts:
-        file = seekable.reading(url)
-        if seekable.version(file) != version:
+        file = seekable.open_as_file(url)
+        if seekable.version_of_file(file) != version:
             raise StorageError(TABLE_OUTDATED, url=url)
         try:
             for at, header in headers_in(partial(_read, file), begin, end):

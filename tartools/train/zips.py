@@ -21,8 +21,8 @@ from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.checks import version_of
 from tartools.storage.expand import expand
-from tartools.storage.objects import fetched, requests_at_once
-from tartools.storage.pool import Threads, windowed
+from tartools.storage.objects import fetch_range, requests_at_once
+from tartools.storage.pool import Threads, call_in_window
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.tar import split_path
@@ -102,7 +102,7 @@ class ZipDataset(Dataset[Any]):
         if all(zip_file.is_local for zip_file in self._zips):
             return [self.chooser(sample()) for sample in samples]
         requests: Threads[Callable[[], Any], Any] = Threads(min(requests_at_once(), len(samples)))
-        return [self.chooser(answer()) for _, answer in windowed(samples, requests, len(samples))]
+        return [self.chooser(answer()) for _, answer in call_in_window(samples, requests, len(samples))]
 
     def digest(self) -> str:
         """Return a fingerprint of the zip files: URLs and versions."""
@@ -139,8 +139,8 @@ class _Zip:
     def zipped(self) -> ZipSamples:
         """Return the samples in the directory of the file, read once. Raises: StorageError if the file was replaced."""
         if self._zipped is None:
-            with seekable.reading(self.url) as file:
-                if seekable.version(file) != self.version:
+            with seekable.open_as_file(self.url) as file:
+                if seekable.version_of_file(file) != self.version:
                     raise self._replaced()
                 zipped = ZipSamples(file, self.url)
                 if self.is_local:
@@ -170,7 +170,7 @@ class _Zip:
     def _read(self, begin: int, end: int) -> bytes:
         """Return bytes *begin* to *end* of the file, fewer at its end. Raises: StorageError if it has changed."""
         if not self.is_local:
-            return fetched(self.url, begin, end, self.version)
+            return fetch_range(self.url, begin, end, self.version)
         file = self._file()
         data = os.pread(file.fileno(), end - begin, begin)
         while len(data) < end - begin and (
@@ -184,7 +184,7 @@ class _Zip:
     def _file(self) -> SharedFile:
         """Return the open local file; each process opens it once for itself."""
         if self._open is None or self._open[0] != os.getpid():
-            with seekable.reading(self.url) as file:
+            with seekable.open_as_file(self.url) as file:
                 self._open = os.getpid(), SharedFile(os.dup(file.fileno()), "r")
         return self._open[1]
 

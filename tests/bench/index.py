@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
-from tartools.samples.sortkeys import Order, key_encoder
+from tartools.samples.sortkeys import Order, make_key_encoder
 from tartools.samples.values import parse_column
 from tartools.stages.externalsort import external_sort
 from tartools.stages.samplefiles import SampleFiles
@@ -41,7 +41,7 @@ def batches(count: int, file: io.FileIO) -> Iterator[Batch]:
 def microseconds(count: int) -> float:
     """Return what *count* samples take, each. Raises: AssertionError if one is lost or out of order."""
     order = Order(parse_column("__key__"))
-    assert key_encoder(order) is not None
+    assert make_key_encoder(order) is not None
     with tempfile.NamedTemporaryFile() as some, io.FileIO(some.name) as file:
         begun = time.perf_counter()
         files = SampleFiles(None)

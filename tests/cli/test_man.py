@@ -121,7 +121,7 @@ def test_one_switch_changes_all_pages() -> None:
 
 def manual_files() -> dict[str, str]:
     """Return the generated pages by path."""
-    made = manual.generated([commands.load(name) for name in commands.names()], [])
+    made = manual.generated_files([commands.load(name) for name in commands.names()], [])
     return {name: text for name, text in made.items() if name.endswith((".md", ".7"))}
 
 

@@ -52,12 +52,12 @@ def made() -> cli.Command:
 
 
 def test_everything_generated_is_fresh() -> None:
-    assert manual.stale(ROOT, _manual.generated_here()) == []
+    assert manual.stale_files(ROOT, _manual.generate_files()) == []
 
 
 def test_check_names_what_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert start(sys.executable, "-m", "tartools.commands._manual", tmp_path).status == 0
-    files, folder = _manual.generated_here(), str(tmp_path)
+    files, folder = _manual.generate_files(), str(tmp_path)
     assert manual.main([folder, "--check"], files) == 0
     (tmp_path / "man/man1/tarcat.1").write_text("old")
     (tmp_path / "completions/zsh/_tarold").write_text("of a command that has gone")
@@ -66,22 +66,22 @@ def test_check_names_what_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [line.split()[0] for line in said] == ["completions/zsh/_tarold", "man/man1/tarcat.1"]
     assert (tmp_path / "man/man1/tarcat.1").read_text() == "old"
     assert manual.main([folder], files) == 0
-    assert manual.stale(tmp_path, files) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
+    assert manual.stale_files(tmp_path, files) == [] and not (tmp_path / "completions/zsh/_tarold").exists()
 
 
 def test_the_lists_of_commands_are_written() -> None:
     """In README, pyproject.toml and tartools(7); a file that has lost its list is an error."""
     text = '[project.scripts]\ntartools = "x"\ntarold = "y"\n\n[tool]\n'
-    assert manual.with_commands(text, "pyproject.toml", {"tarmake": "Make."}) == (
+    assert manual.update_command_list(text, "pyproject.toml", {"tarmake": "Make."}) == (
         '[project.scripts]\ntartools = "x"\ntarmake = "tartools.commands.tarmake:tarmake"\n\n[tool]\n'
     )
     for name in manual.COMMAND_LISTS:
         with pytest.raises(ValueError, match=f"{name} has no list of commands"):
-            manual.with_commands("no list\n", name, {"tarmake": "Make."})
+            manual.update_command_list("no list\n", name, {"tarmake": "Make."})
 
 
 def test_options_are_read_from_the_declaration() -> None:
-    arguments, options = manual.options(made())
+    arguments, options = manual.options_of(made())
     assert [argument.metavar for argument in arguments] == ["[SHARD]..."]
     found = {option.names[-1]: option for option in options}
     said = {name: (option.names, option.metavar, option.help, option.choices) for name, option in found.items()}
@@ -91,7 +91,7 @@ def test_options_are_read_from_the_declaration() -> None:
     assert found["--number"].help == "How many. At least 1. Default: 3."
     assert found["--files-from"].repeats and not found["--needed"].repeats
     assert found["--lax"].metavar == "" and found["-h"].names == ("-h",)
-    completed = {name: manual.completed(option) for name, option in found.items()}
+    completed = {name: manual.completion_kind(option) for name, option in found.items()}
     assert (completed["--needed"], completed["--folder"], completed["--number"]) == (
         manual.COMPLETES_FILES,
         manual.COMPLETES_DIRECTORIES,
@@ -125,7 +125,7 @@ def test_page_and_completions_have_every_option_that_help_has(name: str, run: Ru
         for line in re.findall(r"^  (-.*?)(?:  |$)", text, re.MULTILINE)
         for one in re.findall(r"(?<!\S)-[-\w]+", line)
     }
-    declared = {name for option in manual.options(load(name))[1] for name in option.names}
+    declared = {name for option in manual.options_of(load(name))[1] for name in option.names}
     assert spelled == declared
 
 
@@ -138,7 +138,7 @@ def test_pages_are_clean(tmp_path: Path) -> None:
 
 @needs("shellcheck")
 def test_bash_completions_are_clean(tmp_path: Path) -> None:
-    (tmp_path / "tarmake").write_text(manual.bash(made()))
+    (tmp_path / "tarmake").write_text(manual.bash_completion(made()))
     assert output_of("shellcheck", "-s", "bash", *BASH, tmp_path / "tarmake") == ""
 
 
@@ -153,7 +153,7 @@ def complete(file: Path, name: str, words: Sequence[str]) -> list[str]:
 
 def test_bash_completes(tmp_path: Path) -> None:
     file = tmp_path / "tarmake"
-    file.write_text(manual.bash(made()))
+    file.write_text(manual.bash_completion(made()))
     assert complete(file, "tarmake", ["tarmake", "--ki"]) == ["--kind"]
     assert complete(file, "tarmake", ["tarmake", "--mood", ""]) == ["good", "bad"]
     assert complete(file, "tarmake", ["tarmake", "-k", "x"]) == ["x"]
@@ -301,5 +301,5 @@ def test_fish_completions_load_and_complete() -> None:
 
 @needs("fish")
 def test_fish_completes_choices(tmp_path: Path) -> None:
-    (tmp_path / "tarmake.fish").write_text(manual.fish(made()))
+    (tmp_path / "tarmake.fish").write_text(manual.fish_completion(made()))
     assert {*by_fish(f"source '{tmp_path}/tarmake.fish'; complete -C 'tarmake --mood '")} == {"good", "bad"}

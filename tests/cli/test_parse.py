@@ -232,7 +232,7 @@ def test_annotations_may_be_made_when_they_are_asked_for() -> None:
     """From Python 3.14 on a class has them so (PEP 649), and not among its variables."""
     lazy = type("Lazy", (type,), {"__annotations__": property(lambda _: {"count": COUNT})})
     group = lazy("Some", (declare.Group,), {"count": None})
-    assert "__annotations__" not in vars(group) and declare.hints(group) == {"count": COUNT}
+    assert "__annotations__" not in vars(group) and declare.type_hints(group) == {"count": COUNT}
 
 
 @pytest.mark.parametrize("name", ["tarcat", "tarsort", "tarsplit", "tar2tsv"])

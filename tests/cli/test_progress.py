@@ -130,9 +130,8 @@ def test_who_draws(line: str, who: str, terminal: Terminal, fed: threading.Event
 
 
 def test_outputs_in_stores_are_files(terminal: Terminal) -> None:
-    program = (
-        "from tartools.cli.progress import is_wanted; print(*map(is_wanted, ['s3://b/a.tar', 'https://h/a?b', '-']))"
-    )
+    urls = "'s3://b/a.tar', 'https://h/a?b', '-'"
+    program = f"from tartools.cli.progress import is_shown_by_default as shown; print(*map(shown, [{urls}]))"
     terminal.start(f'{sys.executable} -c "{program}"')
     terminal.read_until(lambda seen: b"\n" in seen)
     assert terminal.end()[0] == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tartools.commands.tarls import moment
+from tartools.commands.tarls import format_time
 from tartools.schemes import listed_schemes
 from tartools.storage.expand import expand
 from tests.conftest import Run, make_tar, members_of
@@ -134,9 +134,9 @@ def test_long_lines(run: Run) -> None:
 
 
 def test_times_long_ago_and_far_ahead() -> None:
-    assert moment(-0.5) == "1969-12-31T23:59:59Z"
-    assert moment(1 << 40) == "36812-02-20T00:36:16Z"
-    assert moment(1e30) is None
+    assert format_time(-0.5) == "1969-12-31T23:59:59Z"
+    assert format_time(1 << 40) == "36812-02-20T00:36:16Z"
+    assert format_time(1e30) is None
 
 
 def test_json_lines(run: Run) -> None:

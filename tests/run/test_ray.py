@@ -19,7 +19,7 @@ import pytest
 
 from tartools.run import ray as ray_engine
 from tartools.samples.account import Account
-from tartools.storage.pool import windowed
+from tartools.storage.pool import call_in_window
 from tests.conftest import BIN, Result, make_samples, make_tar, members_of
 from tests.processes import PATIENCE, until
 from tests.run.conftest import Cluster, records, started, without_ray
@@ -319,7 +319,7 @@ def test_tasks_at_a_time() -> None:
     options = SimpleNamespace(options=lambda num_cpus: SimpleNamespace(remote=begin))
     ray = cast(ModuleType, SimpleNamespace(remote=lambda work: options))
     tasks: ray_engine.RayTasks[int, int] = ray_engine.RayTasks(ray, int, 1)
-    done = list(windowed(range(2500), tasks, ray_engine.MAX_TASKS_IN_FLIGHT, ordered=False))
+    done = list(call_in_window(range(2500), tasks, ray_engine.MAX_TASKS_IN_FLIGHT, ordered=False))
     assert sorted((item, answer()) for item, answer in done) == [(n, 0) for n in range(2500)]
     assert most == 1000
 

@@ -40,9 +40,9 @@ def test_each_way_a_sample_can_go_is_counted(booked: str) -> None:
     account.samples_in = 2
     account.samples_out = 1
     with pytest.raises(AssertionError, match=r"^2 samples were read, but only 1 are accounted for$"):
-        account.settle()
+        account.report_totals()
     setattr(account, booked, getattr(account, booked) + 1)
-    account.settle()
+    account.report_totals()
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_if_nothing_was_chosen_of_something_that_is_told(count: int, said: list[
     told: list[str] = []
     account = Account(told.append)
     account.samples_in = account.left_out = count
-    account.settle()
+    account.report_totals()
     assert told == said
 
 

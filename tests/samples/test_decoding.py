@@ -82,12 +82,12 @@ def test_pngs_with_text_that_pillow_refuses_are_decoded(name: str) -> None:
     payload = LARGE_TEXT[name]
     assert not opens_with_pillow(payload)
     png = member("png", payload)
-    assert decoding.described(png, decode=True) == (("PNG", 40, 30, "RGB", 1), None, True)
+    assert decoding.picture_state(png, decode=True) == (("PNG", 40, 30, "RGB", 1), None, True)
     assert decoding.picture_header(png) == ("PNG", 40, 30, "RGB", 1)
-    assert decoding.decoded(png, 40, 30).tobytes() == PIXELS.tobytes()
+    assert decoding.decode_reduced(png, 40, 30).tobytes() == PIXELS.tobytes()
     assert decoding.likeness(png) == decoding.likeness(member("png", PNG))
-    assert pixels.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
-    assert pixels.array(payload, "RGB").tobytes() == PIXELS.tobytes()
+    assert pixels.decode_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
+    assert pixels.decode_to_array(payload, "RGB").tobytes() == PIXELS.tobytes()
     assert [code for code, _ in decode_payload("png", png)] == ["large-png-text"]
     assert not opens_with_pillow(payload)  # its limits are as before
 
@@ -99,7 +99,7 @@ def test_text_that_pillow_reads_stays_in_the_picture(name: str) -> None:
     assert pngtext.find_large_text(io.BytesIO(payload)) is None
     assert list(decode_payload("png", member("png", payload))) == []
     with Image.open(io.BytesIO(payload)) as picture:
-        assert pixels.decoded_picture(payload, "RGB").info == picture.info
+        assert pixels.decode_picture(payload, "RGB").info == picture.info
 
 
 def test_the_orientation_in_a_small_text_is_used_beside_a_large_one() -> None:
@@ -109,7 +109,7 @@ def test_the_orientation_in_a_small_text_is_used_beside_a_large_one() -> None:
     text = b"\nexif\n%8d\n" % len(raw) + raw.hex().encode() + b"\n"
     small = chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(text))
     payload = with_chunks(small, compressed(b"zTXt", bytes(2 << 20)))
-    assert decoding.decoded(member("png", payload), 40, 40).size == (30, 40)
+    assert decoding.decode_reduced(member("png", payload), 40, 40).size == (30, 40)
 
 
 @exhaustive
@@ -122,7 +122,7 @@ def test_the_sum_of_all_text_is_judged_as_pillow_does() -> None:
             payload = with_chunks(*[part] * count)
             refused = pngtext.find_large_text(io.BytesIO(payload)) is not None
             assert refused != opens_with_pillow(payload), (kind, count)
-            assert pixels.decoded_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
+            assert pixels.decode_picture(payload, "RGB").tobytes() == PIXELS.tobytes()
 
 
 @exhaustive
@@ -142,7 +142,7 @@ def test_any_size_of_text_is_judged_as_pillow_does() -> None:
 def test_a_png_cut_at_any_byte_is_never_a_failure_of_ours() -> None:
     payload = with_chunks(compressed(b"zTXt", bytes(2 << 20)), chunk(b"tEXt", b"k\0v"))
     for end in range(0, len(payload), 5):
-        state = decoding.described(member("png", payload[:end]), decode=True)
+        state = decoding.picture_state(member("png", payload[:end]), decode=True)
         assert state.broken is None or "MAX_TEXT" not in state.broken, end
 
 
@@ -160,8 +160,8 @@ before = limits()
 file = io.BytesIO()
 Image.new("RGB", (8, 8)).save(file, "PNG")
 member = new_member(b"a.png", file.getvalue())
-decoding.picture_header(member); decoding.described(member, True); decoding.decoded(member, 8, 8)
-decoding.likeness(member); decoding.facts(member, True); pixels.array(file.getvalue(), "RGB")
+decoding.picture_header(member); decoding.picture_state(member, True); decoding.decode_reduced(member, 8, 8)
+decoding.likeness(member); decoding.picture_facts(member, True); pixels.decode_to_array(file.getvalue(), "RGB")
 assert limits() == before, (limits(), before)
 """
     subprocess.run([sys.executable, "-c", script], check=True)
@@ -176,10 +176,14 @@ def test_our_limit_is_the_same_before_and_after_a_header_was_read() -> None:
     payload = large_png(20_000, 10_000)
     for _ in range(2):
         with pytest.raises(SampleError, match="200,000,000 pixels, and 89,478,485 are allowed"):
-            pixels.decoded_picture(payload, "RGB")
+            pixels.decode_picture(payload, "RGB")
         with pytest.raises(decoding.TooLargeError):
-            decoding.decoded(member("png", payload), 64, 64)
-        assert decoding.described(member("png", payload), decode=True) == (("PNG", 20_000, 10_000, "1", 1), None, False)
+            decoding.decode_reduced(member("png", payload), 64, 64)
+        assert decoding.picture_state(member("png", payload), decode=True) == (
+            ("PNG", 20_000, 10_000, "1", 1),
+            None,
+            False,
+        )
         assert decoding.picture_header(member("png", payload))[:3] == ("PNG", 20_000, 10_000)
     assert Image.MAX_IMAGE_PIXELS == decoding.MAX_PIXELS == 89_478_485
     assert PngImagePlugin.MAX_TEXT_CHUNK == pngtext.MAX_CHUNK_BYTES

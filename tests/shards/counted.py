@@ -44,10 +44,10 @@ if what.startswith("pieces "):
     workers.os.sched_getaffinity = lambda _: range(3)
 if what == "break":
     from tartools.tar import compression
-    sound = compression.Decompressed.readinto
+    sound = compression.DecompressedStream.readinto
     def readinto(self, view):
         return sound(self, view) if os.getpid() == us else 1 // 0
-    compression.Decompressed.readinto = readinto
+    compression.DecompressedStream.readinto = readinto
 status = 1
 try:
     status = getattr(importlib.import_module("tartools.commands." + name), name).main(arguments)

@@ -435,7 +435,7 @@ def test_what_has_to_be_copied_is_left_to_one_process(answers: Callable[..., lis
 
 
 CHANGING = """
-find = workers.find_cut
+find = workers.find_boundary
 def changed(file, near):
     cut = find(file, near)
     if 60_000 < near < 80_000:
@@ -445,7 +445,7 @@ def changed(file, near):
             pass
         {}
     return cut
-workers.find_cut = changed
+workers.find_boundary = changed
 """
 
 

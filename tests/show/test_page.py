@@ -208,7 +208,7 @@ def test_progress_knows_how_many_samples_are_drawn(tmp_path: Path) -> None:
     for first, drawn, name, total in ((None, 20, "drawing", 20), (None, 500, "drawing", 300), (30, None, "", 30)):
         account = Account()
         samples = read_samples([str(tmp_path / "a.tar")], account)
-        with storage.writing(str(tmp_path / f"{total}.html")) as sink:
+        with storage.open_sink(str(tmp_path / f"{total}.html")) as sink:
             write_page(samples, sink, "a", Choice(first, drawn, 0), 384, 1, account)
         phase = account.progress.phase
         assert (phase.name, phase.total, phase.done()) == (name, total, total)

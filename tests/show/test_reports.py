@@ -365,7 +365,7 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
 @pytest.mark.parametrize(
     "look",
     [
-        decoding.described,
+        decoding.picture_state,
         decoding.likeness_or_none,
         lambda member: describe_picture(member, b"", True),
         lambda member: sounds.describe_sound(member, b"", True),

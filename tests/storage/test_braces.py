@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tartools.storage.names import Pattern, folded, has_wildcards, quoted, unfolded
+from tartools.storage.names import Pattern, escape_name, expand_braces, fold_numbers, has_wildcards
 from tartools.storage.url import Url
 from tests.tiers import also
 
@@ -45,11 +45,11 @@ FOLDS = {
 
 @pytest.mark.parametrize(("names", "texts"), FOLDS.values(), ids=FOLDS)
 def test_names_that_count_up_are_one(names: list[str], texts: list[str]) -> None:
-    assert list(folded(names)) == texts
+    assert list(fold_numbers(names)) == texts
 
 
 def test_a_pattern_that_is_a_name_is_not_used() -> None:
-    assert list(folded(["a1", "a2", "b1", "b2"], {"a{1..2}"}.__contains__)) == ["a1", "a2", "b{1..2}"]
+    assert list(fold_numbers(["a1", "a2", "b1", "b2"], {"a{1..2}"}.__contains__)) == ["a1", "a2", "b{1..2}"]
 
 
 def test_names_are_folded_as_they_come() -> None:
@@ -60,7 +60,7 @@ def test_names_are_folded_as_they_come() -> None:
             seen.append(name)
             yield name
 
-    assert next(folded(names())) == "a{1..2}"
+    assert next(fold_numbers(names())) == "a{1..2}"
     assert seen == ["a1", "a2", "b"]
 
 
@@ -80,9 +80,9 @@ numbered = st.lists(runs | st.text("019-a{},.", max_size=4).map(lambda text: [te
 @given(numbered.map(lambda found: [name for run in found for name in run]))
 @settings(deadline=None)
 def test_what_is_folded_unfolds_to_the_same_names(names: list[str]) -> None:
-    texts = list(folded(names))
+    texts = list(fold_numbers(names))
     braced = [text for text in texts if text not in names]
-    assert [name for text in texts for name in (unfolded(text) if text in braced else [text])] == names
+    assert [name for text in texts for name in (expand_braces(text) if text in braced else [text])] == names
     assert len(texts) <= len(names)
 
 
@@ -94,8 +94,8 @@ letters = st.text("a0{},.*?[]!^-", max_size=8)
 def test_a_quoted_name_is_read_as_that_name(name: str, other: str) -> None:
     for end in ("", "?provider=aws"):
         url, beside = f"ais://b/{name}x{end}", f"ais://b/{other}x{end}"
-        text = quoted(url)
-        assert unfolded(text) == [text]
+        text = escape_name(url)
+        assert expand_braces(text) == [text]
         if text != url:
             assert Pattern(text).matches(url)
             assert Pattern(text).matches(beside) == (url == beside)
@@ -104,7 +104,7 @@ def test_a_quoted_name_is_read_as_that_name(name: str, other: str) -> None:
 def test_only_names_of_objects_are_quoted() -> None:
     """Local names go before what they could stand for; of a web server's names, wildcards are letters."""
     for url in ("{a,b}.tar", "file:///{a,b}", "http://h/{a", "s3://b/a*.tar", "s3://b/{a.tar"):
-        assert quoted(url) == url
+        assert escape_name(url) == url
 
 
 PARTS = [
@@ -167,4 +167,4 @@ def test_what_is_no_wildcard() -> None:
     assert not has_wildcards("ais://b/x.tar?provider=aws")
     assert (Url("aws://b/x?provider=aws").name, Url("aws://b/x?provider=aws").query) == ("aws://b/x?provider=aws", "")
     assert has_wildcards("s3://b/x.tar?provider=aws")
-    assert os.fsencode(quoted("s3://b/é")) == "s3://b/é".encode()
+    assert os.fsencode(escape_name("s3://b/é")) == "s3://b/é".encode()

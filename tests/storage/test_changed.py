@@ -14,7 +14,7 @@ from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.shards import workers
 from tartools.shards.reading import Reading
-from tartools.tar.rescan import find_cut
+from tartools.tar.rescan import find_boundary
 from tests.archives import entry
 from tests.conftest import BIN, Run, has_end, make_tar, members_of, running
 from tests.processes import meanwhile
@@ -149,7 +149,7 @@ def batches_of(part: workers.ShardPart) -> Iterator[Batch]:
 def test_a_file_that_is_overwritten_while_a_part_of_it_is_read(tmp_path: Path) -> None:
     url = str(tmp_path / "in.tar")
     with (tmp_path / "in.tar").open("rb") as file:
-        cut = find_cut(partial(os.pread, file.fileno()), 8 << 20)
+        cut = find_boundary(partial(os.pread, file.fileno()), 8 << 20)
     reading = batches_of(workers.ShardPart(0, url, 0, cut))
     next(reading)
     overwrite(tmp_path / "in.tar")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tartools.errors import CommandError
-from tartools.storage.pool import Threads, windowed
+from tartools.storage.pool import Threads, call_in_window
 
 PATIENCE = 60  # seconds
 
@@ -29,7 +29,7 @@ def test_an_error_comes_in_its_place_and_ends_all(busy: int | None) -> None:
 
     before, stopped = threading.active_count(), []
     found = []
-    asked = windowed(range(100), Threads(3, fail, lambda: stopped.append(1)), 1000, busy=busy)
+    asked = call_in_window(range(100), Threads(3, fail, lambda: stopped.append(1)), 1000, busy=busy)
     with pytest.raises(CommandError), closing(asked):
         found.extend(results(asked))
     assert found == [(n, n * n) for n in range(5)]
@@ -40,7 +40,7 @@ def test_an_error_comes_in_its_place_and_ends_all(busy: int | None) -> None:
 def test_no_more_items_are_read_than_the_window(window: int, busy: int | None, most: int) -> None:
     read: list[int] = []
     taken = 0
-    asked = windowed(iter(read.append(n) or n for n in range(100)), Threads(2, str), window, busy=busy)  # type: ignore[func-returns-value]
+    asked = call_in_window(iter(read.append(n) or n for n in range(100)), Threads(2, str), window, busy=busy)  # type: ignore[func-returns-value]
     for number, text in results(asked):
         assert text == str(number) == str(taken)
         assert len(read) <= taken + most
@@ -56,7 +56,7 @@ def test_without_an_order_whoever_is_done_comes_first() -> None:
         assert number or others_came.wait(PATIENCE)
         return number
 
-    with closing(windowed(range(3), Threads(3, work), 3, ordered=False)) as asked:
+    with closing(call_in_window(range(3), Threads(3, work), 3, ordered=False)) as asked:
         found = results(asked)
         assert sorted([next(found), next(found)]) == [(1, 1), (2, 2)]
         others_came.set()
@@ -72,7 +72,7 @@ def test_so_many_are_worked_on_at_once_and_no_more() -> None:
         names.add(threading.current_thread().name)
         return number
 
-    assert [number for number, _ in results(windowed(range(10), Threads(2, work), 10))] == [*range(10)]
+    assert [number for number, _ in results(call_in_window(range(10), Threads(2, work), 10))] == [*range(10)]
     assert len(names) == 2
 
 
@@ -88,7 +88,7 @@ def test_what_is_done_is_yielded_before_an_item_that_is_long_in_coming() -> None
             assert len(taken) >= number - 2
             yield number
 
-    with closing(windowed(items(), Threads(1, lambda n: worked.set() or n), 100, busy=2)) as asked:  # type: ignore[func-returns-value]
+    with closing(call_in_window(items(), Threads(1, lambda n: worked.set() or n), 100, busy=2)) as asked:  # type: ignore[func-returns-value]
         taken.extend(results(asked))
     assert [number for number, _ in taken] == [*range(20)]
 
@@ -101,7 +101,7 @@ def test_a_failure_of_the_items_comes_behind_those_before(ordered: bool) -> None
 
     found = []
     with pytest.raises(CommandError, match="no more"):
-        found.extend(results(windowed(items(), Threads(2, str), 3, ordered=ordered)))
+        found.extend(results(call_in_window(items(), Threads(2, str), 3, ordered=ordered)))
     assert sorted(found) == [(n, str(n)) for n in range(7)]
 
 
@@ -116,7 +116,7 @@ def test_closing_drops_what_has_not_begun() -> None:
         return number
 
     before = threading.active_count()
-    asked = windowed(range(50), Threads(1, work, stopped.set), 50)
+    asked = call_in_window(range(50), Threads(1, work, stopped.set), 50)
     next(asked)
     asked.close()
     assert len(begun) <= 3 and threading.active_count() == before  # the third may begin before it is dropped

@@ -18,7 +18,7 @@ from tartools.storage import objects
 from tartools.storage.expand import expand
 from tartools.storage.local import path_of
 from tartools.storage.pipe import fill_template
-from tartools.storage.url import Url, loaded_module
+from tartools.storage.url import Url, load_module
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors
 from tests.tiers import by_turns
 
@@ -95,7 +95,7 @@ def test_what_a_wildcard_finds_is_a_file_whatever_it_is_called() -> None:
     touch("-", "pipe:echo evil", "{0..3}", "*", "plain")
     found = expand(["?*"])
     assert sorted(found) == sorted(["./-", "./pipe:echo evil", "{0..3}", "*", "plain"])
-    assert [storage.content(url) for url in found] == [b"x"] * 5
+    assert [storage.read_content(url) for url in found] == [b"x"] * 5
 
 
 def test_lists_come_after_arguments_and_are_expanded() -> None:
@@ -157,7 +157,7 @@ def test_the_object_that_was_checked_is_the_one_that_is_read(scheme: str) -> Non
 @pytest.mark.parametrize("module", sorted({record.module for record in SCHEMES.values()}))
 def test_the_table_of_schemes_names_modules(module: str) -> None:
     wanted = {"object_at", "page"} if module.startswith("objects.") else {"open_read", "open_write"}
-    assert wanted <= {*dir(loaded_module(module))}
+    assert wanted <= {*dir(load_module(module))}
 
 
 @pytest.mark.parametrize(
@@ -361,8 +361,8 @@ def test_descriptors_and_processes_are_given_back() -> None:
     Path("a.tar").write_bytes(TAR)
     before = open_descriptors()
     for n in range(3):
-        storage.content("pipe:cat a.tar")
-        storage.content("a.tar")
+        storage.read_content("pipe:cat a.tar")
+        storage.read_content("a.tar")
         for url in ("pipe:cat > /dev/null", f"out{n}", f"abort{n}"):
             output = storage.open_write(url)
             output.sink.write(TAR)

@@ -11,7 +11,7 @@ import pytest
 
 from tartools import storage
 from tartools.errors import StorageError
-from tartools.storage.interrupts import deferred_signals, handled_signals
+from tartools.storage.interrupts import allow_signals, defer_signals
 from tests.conftest import BIN, Run, make_samples, make_tar, members_of, python, running
 
 TAR = make_tar(make_samples(5))
@@ -70,11 +70,11 @@ def test_a_file_that_cannot_be_locked_is_written_all_the_same(run: Run, tmp_path
 
 def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "urandom", bytes)
-    with storage.writing(str(tmp_path / "one")) as sink:
+    with storage.open_sink(str(tmp_path / "one")) as sink:
         sink.write(b"1")
     taken = tmp_path / f".two.{os.uname().nodename}.{os.getpid()}-00000000.tmp"
     taken.write_bytes(b"somebody's")
-    with pytest.raises(StorageError, match="File exists"), storage.writing(str(tmp_path / "two")):
+    with pytest.raises(StorageError, match="File exists"), storage.open_sink(str(tmp_path / "two")):
         pass
     assert taken.read_bytes() == b"somebody's"
 
@@ -147,7 +147,7 @@ def came(request: pytest.FixtureRequest) -> list[int]:
 
 
 def test_signals_are_handled_again_inside_a_block_that_defers_them(came: list[int]) -> None:
-    with pytest.raises(CameError), deferred_signals(), deferred_signals(), handled_signals():
+    with pytest.raises(CameError), defer_signals(), defer_signals(), allow_signals():
         signal.raise_signal(signal.SIGTERM)
         pytest.fail("it was deferred")
     assert came == [signal.SIGTERM]
@@ -155,17 +155,17 @@ def test_signals_are_handled_again_inside_a_block_that_defers_them(came: list[in
 
 
 def test_a_signal_that_was_deferred_ends_the_wait_before_it_begins(came: list[int]) -> None:
-    with pytest.raises(CameError), deferred_signals():
+    with pytest.raises(CameError), defer_signals():
         signal.raise_signal(signal.SIGTERM)
         assert came == []
-        with handled_signals():
+        with allow_signals():
             pytest.fail("it would wait")
     assert came == [signal.SIGTERM]
 
 
 def test_after_the_wait_signals_are_deferred_again(came: list[int]) -> None:
-    with pytest.raises(CameError), deferred_signals():
-        with handled_signals():
+    with pytest.raises(CameError), defer_signals():
+        with allow_signals():
             pass
         signal.raise_signal(signal.SIGTERM)
         assert came == []

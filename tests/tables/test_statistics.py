@@ -365,7 +365,7 @@ def test_columns_of_described_rows_are_those_of_the_samples(run: Run, tmp_path: 
     with open(table, "rb") as file:
         described = 0
         for batch in table_batches(table, file, account, columns=("__key__", "__members__")):
-            for part in batch.described():
+            for part in batch.with_known_fields():
                 for same in part.combinations():
                     described += len(same) * (part.columns is not None)
                     for column in same.columns if part.columns is not None else ():

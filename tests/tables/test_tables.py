@@ -301,7 +301,7 @@ def fail(*_, **__):
     [
         (NO_LIBRARY, "pyarrow can't be imported: libarrow.so: failed to map segment"),
         (FAIL + "pyarrow.parquet.ParquetFile.iter_batches = fail", "out of memory"),
-        (FAIL + "from tartools.tables import schema; schema.as_bytes = fail", "out of memory"),
+        (FAIL + "from tartools.tables import schema; schema.encode_texts = fail", "out of memory"),
     ],
 )
 def test_too_little_memory(before: str, said: str, indexed: Indexed, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tartools.tar.compression import (
     CompressedSink,
     StoredBytes,
     codec_of,
-    decompressed,
+    decompress_stream,
     head_of,
     split_suffix,
 )
@@ -42,7 +42,7 @@ def compress(codec: Codec, content: bytes) -> bytes:
 
 def read(content: bytes, step: int = 1 << 30, room: int = 4096) -> bytes:
     """Return *content* decompressed, read *step* bytes at a time into *room* bytes."""
-    stream = decompressed(StoredBytes(Trickle(content, step)), "a.tgz")
+    stream = decompress_stream(StoredBytes(Trickle(content, step)), "a.tgz")
     view = memoryview(bytearray(room))
     parts = []
     while count := stream.readinto(view):
@@ -168,7 +168,7 @@ def test_what_comes_before_a_failure_does_not_depend_on_the_room(codec: Codec) -
     whole[200_000] ^= 0x55
     found = set()
     for room in (1000, 1 << 17, 1 << 20):
-        stream, got = decompressed(StoredBytes(Trickle(bytes(whole))), "a.tgz"), b""
+        stream, got = decompress_stream(StoredBytes(Trickle(bytes(whole))), "a.tgz"), b""
         view = memoryview(bytearray(room))
         with pytest.raises(TarFormatError) as raised:
             while count := stream.readinto(view):

@@ -17,7 +17,7 @@ from tartools.samples.sample import Sample
 from tartools.storage.scratch import scratch_file
 from tartools.tables.bulk import bulk_from_buffer
 from tartools.tar import ContiguousGroups, Member, join_path, read_members, split_path
-from tartools.tar.keys import NAME_BYTES, Paths, belongs, field_from_ending, field_offset, reads_back, stem_of
+from tartools.tar.keys import NAME_BYTES, Paths, can_read_back, field_from_ending, field_offset, has_stem, stem_of
 from tartools.train.slices import dicts
 from tests.archives import END, Trickle, entry
 from tests.conftest import make_tar
@@ -50,9 +50,9 @@ def groups_of(names: list[bytes]) -> list[list[bytes]]:
 def test_one_path(path: bytes) -> None:
     key, field = split_path(path)
     assert (key, field) == by_the_rule(path)
-    assert join_path(key, field) == path and reads_back(key, field)
+    assert join_path(key, field) == path and can_read_back(key, field)
     assert path[field_offset(key) :] == field == field_from_ending(path[len(key) :])
-    assert belongs(path, stem_of(key, bool(field))) == bool(field)
+    assert has_stem(path, stem_of(key, bool(field))) == bool(field)
 
 
 @settings(deadline=None)
@@ -60,11 +60,11 @@ def test_one_path(path: bytes) -> None:
 def test_the_paths_of_many_headers(names: list[bytes]) -> None:
     headers = np.frombuffer(b"".join(entry(name) for name in names), np.uint8).reshape(-1, 512)
     paths = Paths(headers)
-    assert paths.plain.all() and paths.paths(0, len(names)) == names and paths.first() == names[0]
+    assert paths.plain.all() and paths.paths(0, len(names)) == names and paths.first_path() == names[0]
     found = [key for key, _ in map(by_the_rule, names)]
     assert paths.keys(np.arange(len(names))) == found
     assert paths.keyed.tolist() == [bool(field) for _, field in map(by_the_rule, names)]
-    assert paths.begins(len(names)).tolist() == [n for n, (_, first) in enumerate(marked(names)) if first]
+    assert paths.group_begins(len(names)).tolist() == [n for n, (_, first) in enumerate(marked(names)) if first]
     keyed = [name for name in names if by_the_rule(name)[1]]
     if keyed:
         some = Paths(headers[paths.keyed])

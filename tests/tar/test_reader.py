@@ -23,7 +23,7 @@ from tartools.tar import (
     Special,
     grouping,
     header,
-    located,
+    range_in_file,
     read_members,
     read_range,
     reader,
@@ -514,7 +514,7 @@ def test_every_boundary_from_a_file(
         assert contents(found) == EXPECTED
         found_later = need is Need.PLACES  # such members are read into memory
         for member in () if found_later else members:
-            file, begin, end = located(member.source, member.start, member.data + member.size)
+            file, begin, end = range_in_file(member.source, member.start, member.data + member.size)
             assert file is stream.file
             assert not need.leaves_payloads or member.source is file
             if member.head is None:

@@ -86,8 +86,8 @@ def parsed(stream: Any, **options: Any) -> list[Any]:
         for part in read_members(stream, url="a.tar", scratch=scratch_file, **options):
             if isinstance(part, ContiguousGroups):
                 listed, firsts = part.members, part.firsts
-                if part.alike is not None:
-                    listed, firsts = part.alike.members(part.source, part.keys), part.alike.firsts()
+                if part.uniform is not None:
+                    listed, firsts = part.uniform.members(part.source, part.keys), part.uniform.first_indexes()
                 members = listed and [(m[0], *m[2:]) for m in listed]
                 found.append((part.keys, part.starts, members, firsts if members else None))
             elif isinstance(part, ScatteredGroup):
@@ -150,7 +150,7 @@ def test_groups_that_are_alike(members: list[bytes], count: int, other: bytes, s
     content = bytearray(b"".join([*several, *members, *several]) + END)
     if at is not None:  # a bit is flipped
         content[at % len(content)] ^= 1 << at % 8
-    loop, found = both(lambda: Trickle(bytes(content), step), alike=True)
+    loop, found = both(lambda: Trickle(bytes(content), step), uniform=True)
     assert joined(found) == joined(loop)
 
 
@@ -168,10 +168,10 @@ def test_payloads_of_groups_that_are_alike(
     members = [(name, chance.randbytes(chance.randrange(700))) for name in names]
     found, times = [], 0
     with file_stream(tmp_path / "a.tar", b"".join(starmap(entry, members)) + END) as stream:
-        for part in read_members(stream, url="a.tar", scratch=scratch_file, alike=True, need=need):
-            if isinstance(part, ContiguousGroups) and part.alike is not None:
+        for part in read_members(stream, url="a.tar", scratch=scratch_file, uniform=True, need=need):
+            if isinstance(part, ContiguousGroups) and part.uniform is not None:
                 times += 1
-                assert isinstance(part.source, bytearray) and part.alike.endings == [b"." + field for field in fields]
+                assert isinstance(part.source, bytearray) and part.uniform.endings == [b"." + field for field in fields]
                 (combination,) = Batch(part, "a.tar").combinations()
                 columns = [column.payloads() for column in combination.columns]
                 for key, *payloads in zip(part.keys, *columns, strict=True):

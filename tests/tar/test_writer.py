@@ -23,8 +23,8 @@ from tartools.tar import (
     encode_header,
     new_member,
     read_members,
-    renamed,
-    rewritten,
+    rename_member,
+    rewrite_member,
     writer,
 )
 from tartools.tar.header import format_records, parse_records
@@ -82,7 +82,7 @@ def test_size_counts_what_was_added() -> None:
     found = members(make_tar(make_samples(50)))
     for n, member in enumerate(found, 1):
         out.add([member])
-        assert out.size == sum(m.stored for m in found[:n])
+        assert out.size == sum(m.stored_size for m in found[:n])
 
 
 @pytest.mark.parametrize("pending", [1, 1000, 1 << 20])
@@ -98,7 +98,9 @@ def test_pieces_of_any_origin_in_any_order(
     with io.FileIO(str(tmp_path / "a.tar")) as file:
         memory = members(archive)
         ranges = [m._replace(source=file) for m in memory]
-        fresh = [renamed(m, b"n" + m.path) for m in memory[:20]] + [renamed(m, b"r" + m.path) for m in ranges[:20]]
+        fresh = [rename_member(m, b"n" + m.path) for m in memory[:20]] + [
+            rename_member(m, b"r" + m.path) for m in ranges[:20]
+        ]
         order = [*memory, *ranges[::2], *fresh, *memory[::-3], *ranges[10:20], *memory[20:]]
         expected = b"".join(m.header + data(m.read()) for m in order)
         assert written(order, end=False) == expected
@@ -235,7 +237,7 @@ OLD = {
 @pytest.mark.parametrize("path", [b"b.x", b"m" * 270 + b".x"], ids=["short", "long"])
 def test_renamed_members_keep_the_rest(content: bytes, path: bytes) -> None:
     (old,) = members(content + END)
-    new = renamed(old, path)
+    new = rename_member(old, path)
     before, after = by_tarfile(content + END), by_tarfile(written([new]))
     assert after.name == path.decode()
     kept = ("mode", "uid", "gid", "mtime", "size", "uname", "gname")
@@ -243,20 +245,20 @@ def test_renamed_members_keep_the_rest(content: bytes, path: bytes) -> None:
     assert after.pax_headers.get("SCHILY.xattr.user.a") == before.pax_headers.get("SCHILY.xattr.user.a")
     (read,) = members(written([new]))
     assert (read.path, read.read()) == (path, b"hello")
-    assert renamed(old, old.path) is old
+    assert rename_member(old, old.path) is old
 
 
 def test_junk_of_before_posix_does_not_become_an_owner() -> None:
     old = bytearray(header(b"a.x", 5, b"\0", magic=V7))
     old[265:300] = b"j" * 35
     (member,) = members(sealed(old) + data(b"hello") + END)
-    assert by_tarfile(written([renamed(member, b"b.x")])).uname == ""
+    assert by_tarfile(written([rename_member(member, b"b.x")])).uname == ""
 
 
 def test_rewritten_members_keep_their_header_where_path_and_size_stay() -> None:
     (old,) = members(OLD["GNU"] + END)
-    assert rewritten(old, b"a.x", b"world!", 5).header == old.header
-    new = rewritten(old, b"a.x", b"longer payload", 14)
+    assert rewrite_member(old, b"a.x", b"world!", 5).header == old.header
+    new = rewrite_member(old, b"a.x", b"longer payload", 14)
     info = by_tarfile(written([new]))
     assert (info.size, info.mode, info.uid) == (14, 0o640, 0o2322)
     assert members(written([new]))[0].read() == b"longer payload"
@@ -264,8 +266,8 @@ def test_rewritten_members_keep_their_header_where_path_and_size_stay() -> None:
 
 def test_a_new_size_drops_the_old_pax_size() -> None:
     (old,) = members(pax((b"size", b"5")) + header(b"a.x", 0) + data(b"hello") + END)
-    assert by_tarfile(written([rewritten(old, b"a.x", b"hi", 2)])).size == 2
-    assert by_tarfile(written([renamed(old, b"b.x")])).size == 5
+    assert by_tarfile(written([rewrite_member(old, b"a.x", b"hi", 2)])).size == 2
+    assert by_tarfile(written([rename_member(old, b"b.x")])).size == 5
 
 
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.binary(max_size=2000)), max_size=8))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from tartools.samples.orientation import turned
+from tartools.samples.orientation import turn_array
 from tartools.train import Resize, TableDataset, WebDataset, ZipDataset, loader, picture
 from tests.archives import photograph
 from tests.commands.test_zip import zipped
@@ -67,9 +67,9 @@ def test_turning_equals_exif_transpose(orientation: int) -> None:
     exif[0x0112] = orientation
     whole.info["exif"] = exif.tobytes()
     expected = np.asarray(ImageOps.exif_transpose(whole))
-    assert np.array_equal(turned(np.asarray(whole), orientation), expected)
-    assert np.array_equal(turned(np.asarray(whole)[..., 0], orientation), expected[..., 0])
-    assert turned(np.asarray(whole), orientation).flags.c_contiguous
+    assert np.array_equal(turn_array(np.asarray(whole), orientation), expected)
+    assert np.array_equal(turn_array(np.asarray(whole)[..., 0], orientation), expected[..., 0])
+    assert turn_array(np.asarray(whole), orientation).flags.c_contiguous
 
 
 def test_a_turned_picture_of_pillow_is_not_turned_again() -> None:

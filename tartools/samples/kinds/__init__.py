@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples.decoding import MAX_ERROR_CHARS
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import MAGIC_BYTES, SOUND, is_picture, suffix_of, type_of_file
 from tartools.samples.kinds.arrays import ARRAY_KIND
 from tartools.samples.kinds.documents import JSON_KIND, JSON_LIMIT
@@ -23,7 +23,7 @@ from tartools.samples.kinds.pictures import PICTURE_KIND
 from tartools.samples.kinds.sounds import SOUND_KIND, is_sound
 from tartools.samples.kinds.texts import NUMBER_KIND, TEXT_KIND, describe_text, guess_type
 from tartools.samples.kinds.videofacts import VIDEO_KIND
-from tartools.samples.payloads import unpacked_member
+from tartools.samples.payloads import unpack_member
 from tartools.samples.sample import field_name
 from tartools.tar import Member
 
@@ -100,7 +100,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
         head = file.read(HEAD_BYTES)
     field = field_name(member)
     suffix = suffix_of(field)
-    codec = without_codec(field)[1]
+    codec = split_codec(field)[1]
     if codec is not None and 0 < member.size <= JSON_LIMIT:
         return _describe_packed(member, codec.name, decode=decode)
     kind = next((kind for kind in PAYLOAD_KINDS if kind.recognize is not None and kind.recognize(suffix, head)), None)
@@ -117,7 +117,7 @@ def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description
     *codec*: the name of its compression. *decode*: True to decode a picture, to find out whether it is broken.
     """
     try:
-        content = describe(unpacked_member(member), decode=decode)
+        content = describe(unpack_member(member), decode=decode)
     except ValueError as error:
         return Description(
             f"{codec} data that cannot be unpacked: {printable(str(error))[:MAX_TEXT_COLUMNS]}", kind=BROKEN
@@ -145,7 +145,7 @@ def _suffix_and_magic(member: Member) -> tuple[str, bytes]:
 
 def is_decoded(field: str) -> bool:
     """True if `decode_payload` has a check for payloads of *field*, by its suffix, compressed or not."""
-    return kind_of_field(without_codec(field)[0]) is not None
+    return kind_of_field(split_codec(field)[0]) is not None
 
 
 def is_looked_at_whole(field: str) -> bool:
@@ -161,10 +161,10 @@ def decode_payload(field: str, member: Member) -> Iterator[Finding]:
 
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """
-    inner, codec = without_codec(field)
+    inner, codec = split_codec(field)
     if codec is not None:
         try:
-            member = unpacked_member(member)
+            member = unpack_member(member)
         except ValueError as error:
             yield "broken-compressed", printable(str(error))[:MAX_ERROR_CHARS]
             return

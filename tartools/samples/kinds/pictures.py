@@ -31,7 +31,7 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
     With *decode*, all of it is decoded to find out; else only its header is read.
     """
-    header, why, _ = decoding.described(member, decode)
+    header, why, _ = decoding.picture_state(member, decode)
     if header is None or why is not None:
         return Description(f"a broken picture: {why}", kind=BROKEN)
     return Description(f"{header.form} {header.width}x{header.height} {header.mode}", kind=PICTURE)
@@ -39,7 +39,7 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
 def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
     """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*."""
-    header, broken, _ = decoding.described(member, decode, strict=True, with_orientation=True)
+    header, broken, _ = decoding.picture_state(member, decode, strict=True, with_orientation=True)
     if header is None:
         return None, None, None, None, broken, None, None
     form, width, height, mode, orientation = header
@@ -52,7 +52,7 @@ def check_picture(member: Member) -> Iterator[Finding]:
     Code "" is for a sound header of a picture that is too large to be decoded. Text counts if Pillow refuses it as too
     large.
     """
-    header, broken, decoded = decoding.described(member, decode=True, strict=True)
+    header, broken, decoded = decoding.picture_state(member, decode=True, strict=True)
     if broken is not None:
         yield "damaged-picture" if broken.startswith(decoding.STRICT_REFUSAL) else PICTURE_KIND.code, broken
         return

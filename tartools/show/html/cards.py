@@ -17,7 +17,7 @@ from tartools.samples.fieldcolumns import Combination, group_samples
 from tartools.samples.filetypes import PICTURES, SOUNDS, suffix_of
 from tartools.samples.kinds import may_be_picture
 from tartools.samples.kinds.texts import cut_text
-from tartools.samples.sample import Sample, field_name, text
+from tartools.samples.sample import Sample, decode_name, field_name
 from tartools.show.html.tile import BROKEN_FACET, FOLDER_FACET, Broken, mark, safe
 from tartools.show.sections import Section
 from tartools.show.statreport import sort_by_count
@@ -27,7 +27,7 @@ from tartools.stages.summary import MAX_DISTINCT_VALUES, Counts, Distribution, S
 MAX_BROKEN_LISTED = 1000  # broken members whose keys are listed
 SAMPLES_IN_GROUP, GROUP_BYTES_LIMIT = 256, 1 << 20  # samples, and bytes, that are counted at once
 NO_CLASSES = {"json", *PICTURES, *SOUNDS}  # the last parts of fields that hold no classes
-CLASS_FIELDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, decoding.facts)
+CLASS_FIELDS = FieldKinds(lambda field: suffix_of(field) not in NO_CLASSES, lambda _: False, decoding.picture_facts)
 MAX_CLASS_VALUES = 100  # distinct values; a field with more has no classes
 HISTOGRAM_BINS = 24  # of the histogram
 MAX_LINEAR_RATIO = 32  # greatest / least size; beyond this ratio, the steps of the histogram grow
@@ -121,7 +121,7 @@ class Overview:
                     continue
                 payloads = map(bytes, column.payloads(MAX_CLASS_BYTES + 1))
                 values.setdefault(name, []).extend(
-                    (number, text(payload).removesuffix("\n"))
+                    (number, decode_name(payload).removesuffix("\n"))
                     for number, payload in zip(same.numbers, payloads, strict=True)
                 )
         for name, numbered in values.items():
@@ -161,7 +161,7 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
     for sample, member in ((one_sample, member) for one_sample in samples for member in one_sample.members):
         if not may_be_picture(member):
             continue
-        why = decoding.described(member, decode=True).broken
+        why = decoding.picture_state(member, decode=True).broken
         if why is not None:
             broken.append(Broken(printable(sample.key), printable(field_name(member)) or "-", why))
     return broken

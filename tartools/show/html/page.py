@@ -29,7 +29,7 @@ from tartools.stages import select, shuffle
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
 from tartools.stages.duplicates.comparison import Comparison, DedupSide, Pair, unpack_pair
 from tartools.stages.externalsort import Spool
-from tartools.storage.pool import Threads, windowed
+from tartools.storage.pool import Threads, call_in_window
 from tartools.storage.streams import Sink
 from tartools.tar import Member, new_member
 
@@ -84,7 +84,7 @@ def write_page(
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
         with closing(
-            windowed(flag_playable(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
+            call_in_window(flag_playable(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
         ) as made:
             for _, answer in made:
                 tile = answer()
@@ -130,7 +130,7 @@ def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iter
     """
     decoders = Threads(workers, broken_pictures)
     with closing(
-        windowed(grouped_samples(samples), decoders, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
+        call_in_window(grouped_samples(samples), decoders, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
     ) as decoded:
         for group, broken in decoded:
             overview.count(group)
@@ -241,7 +241,7 @@ def write_pairs(
     title = f"{several(total, 'sample')} left out, each next to the one kept"
     if total > MAX_PAIRS_ON_PAGE:
         title += f": the {MAX_PAIRS_ON_PAGE} that differ most"
-    with storage.writing(url, force) as sink:
+    with storage.open_sink(url, force) as sink:
         choice = Choice(None, None, 0)
         write_page(both, sink, title, choice, TILE_PIXELS, workers, Account(lambda _: None), faces=2)
 

@@ -184,7 +184,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
         except decoding.TooLargeError as error:
             return page_field._replace(face=wrong(f"{words}: {error}"))
         except Exception as error:  # Pillow raises any exception for damaged pictures
-            why = decoding.reason(error)
+            why = decoding.reason_of_error(error)
             return page_field._replace(face=wrong(f"{words}: {why}"), broken=why)
     if description.kind == "sound":
         face = waveform(member) if description.lines else ""
@@ -233,13 +233,13 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
     It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
     """
     header = decoding.picture_header(member)
-    return image_html(decoding.decoded(member, side, side), (header.width, header.height), words)
+    return image_html(decoding.decode_reduced(member, side, side), (header.width, header.height), words)
 
 
 def still(member: Member, words: str, side: int) -> str:
     """Return the HTML of the first frame of the video *member*, of up to *side* by *side* pixels; *words* describe it.
 
-    "" if it can't be decoded, or PyAV is not installed. Raises: StorageError if its file has become shorter.
+    "" if it can't be decode_reduced, or PyAV is not installed. Raises: StorageError if its file has become shorter.
     """
     try:
         with member.open() as file, open_video(file, member.size, decode=True) as opened:

@@ -137,7 +137,7 @@ def write_chosen(choice: ChosenSamples, inputs: RowInputs, path: str, tmpdir: st
     It names local shards by absolute paths, since nobody knows where the browser puts it. Raises: TarToolsError.
     """
     catalog = inputs.catalog.for_table("")
-    catalog.urls = [Url(shardrows.same_name(url)) for url in catalog.urls]  # of this copy alone
+    catalog.urls = [Url(shardrows.canonical_shard(url)) for url in catalog.urls]  # of this copy alone
     batches = shardrows.rows_at(inputs, choice.all_positions(rows), tmpdir)
     destination = shardrows.table_destination(path, True, lambda: ChosenRows(inputs.schema, catalog))
     write_batches(batches, destination, Account(lambda _: None))

@@ -20,7 +20,7 @@ from tartools.shards import shardrows
 from tartools.shards.reading import Reading
 from tartools.show.serve.rowindex import ROWS_TABLE, RowIndex, quoted_name
 from tartools.storage.checks import probe
-from tartools.storage.objects import fetched
+from tartools.storage.objects import fetch_range
 from tartools.storage.openfiles import OpenFileCache
 from tartools.storage.streams import FileVersion
 from tartools.tables import schema
@@ -71,7 +71,7 @@ class SampleSource:
         self._inputs = inputs
         self._index = index
         self._catalog = inputs.catalog
-        self._reader = shardrows.reader_of_rows(inputs, Account(lambda _: None), reading.only(Need.BYTES))
+        self._reader = shardrows.reader_of_rows(inputs, Account(lambda _: None), reading.with_need(Need.BYTES))
         self._files = OpenFileCache()
         self.replaced = False
 
@@ -176,20 +176,20 @@ class SampleSource:
             return read_range(self._file(place.number), begin, end)
         url, version = self._catalog.shard(place.number)
         try:
-            return fetched(url, begin, end, version or f"{self._catalog.sizes[place.number]} ")
+            return fetch_range(url, begin, end, version or f"{self._catalog.sizes[place.number]} ")
         except StorageError:
             self._check_version(place.number)
             raise
 
     def sample(self, position: int) -> Sample:
         """Return the sample at *position*, with all its members. Raises: TarToolsError; ChangedError."""
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         layout = self._index.layout
         wanted: dict[str, str] = {}  # unified column -> column of the index
         for set_number, number_column in zip(layout.sets, layout.numbers, strict=True):
-            wanted[schema.in_set(schema.SHARD_COLUMN, set_number)] = number_column
+            wanted[schema.name_in_set(schema.SHARD_COLUMN, set_number)] = number_column
             for name in (schema.BEGIN_COLUMN, schema.END_COLUMN):
-                wanted[schema.in_set(name, set_number)] = layout.names[schema.in_set(name, set_number)]
+                wanted[schema.name_in_set(name, set_number)] = layout.names[schema.name_in_set(name, set_number)]
         if schema.KEY_COLUMN in layout.names:
             wanted[schema.KEY_COLUMN] = layout.names[schema.KEY_COLUMN]
         sql = f"SELECT {', '.join(map(quoted_name, wanted.values()))} FROM {ROWS_TABLE} WHERE rowid = {int(position)}"  # noqa: S608
@@ -212,7 +212,7 @@ class SampleSource:
         """Return the open local shard *number*. Raises: ChangedError if it has another version than the index."""
         url, version = self._catalog.shard(number)
         try:
-            file = self._files.file(number, partial(_open_local, url))
+            file = self._files.open_file(number, partial(_open_local, url))
         except NotFoundError:
             raise self._changed(url) from None
         if version is not None and (str(FileVersion.of(file)) != version or version != _version_or_none(url)):

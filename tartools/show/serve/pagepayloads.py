@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, how_to_install, printable
 from tartools.samples import decoding
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import (
     BY_SUFFIX,
     MAGIC_BYTES,
@@ -66,7 +66,7 @@ def kind_of_name(field: str) -> str:
     >>> [kind_of_name(name) for name in ("seg.png", "wav", "json", "cls", "txt", "npy.gz", "bin")]
     ['picture', 'sound', 'json', 'number', 'text', 'array', 'other']
     """
-    suffix = suffix_of(without_codec(field)[0] or field)
+    suffix = suffix_of(split_codec(field)[0] or field)
     if suffix in BY_SUFFIX and BY_SUFFIX[suffix].kind != OTHER:
         return BY_SUFFIX[suffix].kind
     if suffix in ("json", "jsonl"):
@@ -153,11 +153,11 @@ def make_thumbnail(member: Member, side: int) -> Picture:
     file_type = type_of_file(head)
     is_video = file_type is not None and file_type.kind == VIDEO
     try:
-        return _encoded_picture(video_still(member, side) if is_video else decoding.decoded(member, side, side))
+        return _encoded_picture(video_still(member, side) if is_video else decoding.decode_reduced(member, side, side))
     except (TarToolsError, MemoryError, NoPictureError):
         raise
     except Exception as error:  # each format has its own
-        why = printable(str(error))[: decoding.MAX_ERROR_CHARS] if is_video else decoding.reason(error)
+        why = printable(str(error))[: decoding.MAX_ERROR_CHARS] if is_video else decoding.reason_of_error(error)
         raise NoPictureError(f"a broken {'video' if is_video else 'picture'}: {why}") from None
 
 

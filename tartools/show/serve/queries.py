@@ -30,7 +30,7 @@ LANGUAGES = ("sql", "expression")
 
 def position_table(positions: Any) -> dict[str, Any]:
     """Return the array *positions* as the Arrow table that `MATCHES` names."""
-    pa = schema.arrow()
+    pa = schema.import_arrow()
     return {CHOSEN_TABLE: pa.table({"position": pa.array(positions)})}
 
 

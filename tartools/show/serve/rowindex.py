@@ -103,10 +103,10 @@ class Layout:
         self.unified = inputs.schema
         self.catalog = inputs.catalog
         self.sets = schema.sets_in(self.unified.names)
-        self._shards = {schema.in_set(schema.SHARD_COLUMN, number): number for number in self.sets}
-        self._members = {schema.in_set(schema.MEMBERS_COLUMN, number): number for number in self.sets}
+        self._shards = {schema.name_in_set(schema.SHARD_COLUMN, number): number for number in self.sets}
+        self._members = {schema.name_in_set(schema.MEMBERS_COLUMN, number): number for number in self.sets}
         self._taken: set[str] = set()
-        self.numbers = [self._unique(schema.in_set(SHARD_NUMBER, number)) for number in self.sets]
+        self.numbers = [self._unique(schema.name_in_set(SHARD_NUMBER, number)) for number in self.sets]
         self.shard_column = self._unique(schema.SHARD_COLUMN)
         self.names: dict[str, str] = {}  # of unified columns in the index
         for name in self.unified.names:
@@ -130,10 +130,10 @@ class Layout:
 
     def arranged(self, rows: Any) -> Any:
         """Return the unified record batch *rows* with the columns of the index."""
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         columns: dict[str, Any] = {}
         for number, name in zip(self.sets, self.numbers, strict=True):
-            columns[name] = rows.column(schema.in_set(schema.SHARD_COLUMN, number))
+            columns[name] = rows.column(schema.name_in_set(schema.SHARD_COLUMN, number))
         urls = pa.array([shown(url) for url in self.catalog.urls], pa.string())
         columns[self.shard_column] = urls.take(rows.column(schema.SHARD_COLUMN))
         for name, own_name in self.names.items():
@@ -153,9 +153,9 @@ class Layout:
 
         from tartools.tables.extents import whole_numbers
 
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         for number in self.sets:
-            column = schema.in_set(schema.MEMBERS_COLUMN, number)
+            column = schema.name_in_set(schema.MEMBERS_COLUMN, number)
             if column not in rows.schema.names:
                 continue
             for place in rows.column(column).flatten():
@@ -335,7 +335,7 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
     first = next(arranged, None)
     if first is None:
         raise StorageError("there are no samples to show")
-    reader = schema.arrow().RecordBatchReader.from_batches(first.schema, chain([first], arranged))
+    reader = schema.import_arrow().RecordBatchReader.from_batches(first.schema, chain([first], arranged))
     database.register("incoming", reader)
     try:
         database.execute(f"CREATE TABLE {ROWS_TABLE} AS SELECT * FROM incoming")  # noqa: S608

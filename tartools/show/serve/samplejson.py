@@ -9,12 +9,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tartools.errors import TarToolsError
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import MAGIC_BYTES, OTHER, type_of_file
 from tartools.samples.kinds import describe
 from tartools.samples.kinds.arrays import array_header
 from tartools.samples.kinds.documents import JSON_LIMIT
-from tartools.samples.payloads import parse_json, unpacked_member
+from tartools.samples.payloads import parse_json, unpack_member
 from tartools.show.serve.members import MemberPlace, SampleRow, SampleSource, members_by_field
 from tartools.show.serve.pagepayloads import kind_of_name
 from tartools.tar import Member
@@ -58,7 +58,7 @@ def row_text(source: SampleSource, row: SampleRow) -> str:
         if isinstance(value, str):
             return value[:ROW_TEXT_CHARS]
     for name in names:
-        if without_codec(name)[1] is None and name in row.places and source.is_local(row.places[name]):
+        if split_codec(name)[1] is None and name in row.places and source.is_local(row.places[name]):
             return _beginning(source, row.places[name])
     return ""
 
@@ -125,7 +125,7 @@ def kind_of_member(name: str, member: Member) -> str:
 def text_json(kind: str, member: Member) -> Mapping[str, Any]:
     """Return the text of *member*, and of JSON its value with indentation, both cut to 200,000 characters."""
     try:
-        content = unpacked_member(member)
+        content = unpack_member(member)
     except ValueError:
         return {}
     with content.open() as file:

@@ -8,11 +8,11 @@ from itertools import repeat
 from typing import NamedTuple
 
 from tartools.samples.batch import Batch
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import NUMBER_SUFFIXES, TEXTS, suffix_of
 from tartools.samples.payloads import parse_json
 from tartools.samples.sample import Sample, field_name
-from tartools.tables.facts import TableFacts, value_of
+from tartools.tables.facts import TableFacts, typed_value
 from tartools.tables.rows import Fact
 from tartools.tar import Member
 
@@ -30,16 +30,16 @@ class TextFacts(TableFacts):
     __slots__ = ()
 
     @property
-    def any(self) -> bool:
+    def has_facts(self) -> bool:
         """True: there are texts in any case."""
         return True
 
-    def of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
+    def facts_of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*: (name, type) of a column -> value.
 
         A field that is not UTF-8 has replacement characters. Nothing is said of JSON that can't be parsed.
         """
-        facts: Iterable[Mapping[Fact, object]] = super().of(batch) if super().any else repeat({})
+        facts: Iterable[Mapping[Fact, object]] = super().facts_of(batch) if super().has_facts else repeat({})
         json_names: dict[str, dict[str, Fact]] = {}
         for sample, values in zip(batch, facts, strict=False):
             yield {**values, **dict(text_facts(sample, json_names))}
@@ -56,7 +56,7 @@ class TextField(NamedTuple):
 def text_field(name: str) -> TextField | None:
     """Return how the field *name* becomes columns; None if it holds no texts, by its suffix."""
     suffix = suffix_of(name)
-    if not name or suffix not in TEXTS or without_codec(name)[1] is not None:
+    if not name or suffix not in TEXTS or split_codec(name)[1] is not None:
         return None
     column = name.encode("utf-8", "replace").decode()
     return TextField((column, "" if suffix in CLASS_SUFFIXES else "string"), suffix == "json")
@@ -75,7 +75,7 @@ def text_facts(sample: Sample, json_names: dict[str, dict[str, Fact]]) -> Iterat
             continue
         payload = beginning_of(member, MAX_VALUE_TEXT_BYTES)
         text = payload.decode("utf-8", "replace").replace("\0", "\ufffd").removesuffix("\n")
-        yield field.fact, text if field.fact[1] else value_of(text)
+        yield field.fact, text if field.fact[1] else typed_value(text)
         if field.is_json and member.size <= MAX_VALUE_TEXT_BYTES:
             yield from json_facts(field.fact[0], payload, json_names.setdefault(name, {}))
 

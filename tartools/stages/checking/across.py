@@ -19,11 +19,11 @@ from operator import itemgetter
 from struct import Struct
 
 from tartools.errors import in_units, shown
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import BY_SUFFIX, PICTURE, SOUND, VIDEO, suffix_of
-from tartools.samples.sample import text
+from tartools.samples.sample import decode_name
 from tartools.samples.sortkeys import text_bytes, text_of_key
-from tartools.samples.unicodeforms import nfc
+from tartools.samples.unicodeforms import to_nfc
 from tartools.stages.checking.codes import Place
 from tartools.stages.summary import Summary, Tally
 
@@ -65,7 +65,7 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
         records += [
             text_bytes(form) + UNICODE_FORM_PREFIX + record
             for key, record in zip(keys, records, strict=True)
-            if (form := nfc(key)) != key
+            if (form := to_nfc(key)) != key
         ]
     return records
 
@@ -149,7 +149,7 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
             detail = (
                 f"also {describe_place(where(*group[0][:2]), where(shard, byte))}" if summary.keeps_place(code) else ""
             )
-            summary.note(code, Place(shard, byte, text(key), detail))
+            summary.note(code, Place(shard, byte, decode_name(key), detail))
             if not is_own_sample:
                 parts.append(sample)
         # each part was counted as a sample with its own fields: take these counts and places back, and count the sample
@@ -162,7 +162,7 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
                         tally.first = [place for place in tally.first if (place.shard, place.byte) != (shard, byte)]
             doubt = DOUBTFUL_PREFIX if any(sample[3].startswith(DOUBTFUL_PREFIX) for sample in parts) else ""
             joined_fields = doubt + "/".join(sample[3].removeprefix(DOUBTFUL_PREFIX) for sample in parts)
-            summary.add_combination(joined_fields, 1, [Place(*parts[0][:2], text(parts[0][2]))])
+            summary.add_combination(joined_fields, 1, [Place(*parts[0][:2], decode_name(parts[0][2]))])
             summary.samples -= len(parts) - 1
         yield group, verdicts
 
@@ -175,7 +175,7 @@ def note_unicode_forms(group: Sequence[Keyed], summary: Summary, where: Where) -
     first, *later = group
     for shard, byte, key, _ in later:
         detail = f"also {describe_place(where(*first[:2]), where(shard, byte))}"
-        summary.note("unicode-form", Place(shard, byte, text(key), detail))
+        summary.note("unicode-form", Place(shard, byte, decode_name(key), detail))
 
 
 def describe_place(place: tuple[str, int], own: tuple[str, int]) -> str:
@@ -281,7 +281,7 @@ def find_numbered_fields(fields: Iterable[str], words: Words) -> str:
     first: dict[str, str] = {}
     pair = ""
     for field in fields:
-        name = without_codec(field)[0]
+        name = split_codec(field)[0]
         if "." not in name:
             return ""
         earlier = first.setdefault(re.sub(r"\d+", "0", field), field)

@@ -32,7 +32,7 @@ from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import Spool, presort_blocks, unpack_block, unpack_blocks
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
-from tartools.storage.local import identity
+from tartools.storage.local import canonical_name
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.split import shard_pattern, split_part_advice
 from tartools.storage.streams import chunks
@@ -75,7 +75,7 @@ class InputsToCheck:
 
     @cached_property
     def _named_inputs(self) -> frozenset[str]:
-        return frozenset(map(identity, self.urls))
+        return frozenset(map(canonical_name, self.urls))
 
     def add_table(self, number: int) -> None:
         """Record that input *number* is a table, so that its places are row numbers."""
@@ -310,7 +310,7 @@ class Checking:
         yield from self._read_shards(shards)
         for number in sorted(self.shards.unsound):
             if (
-                storage.is_far(urls[number]) and probe(urls[number]).first == PARQUET_MAGIC
+                storage.is_stored_object(urls[number]) and probe(urls[number]).first == PARQUET_MAGIC
             ):  # a table that has another name
                 self.shards.add_table(number)
         for number in [*sorted(self.shards.unsound), *tables, *sorted(missing)]:

@@ -18,7 +18,7 @@ from tartools.stages.checking.across import DOUBTFUL_PREFIX, note_tally
 from tartools.stages.checking.codes import Place
 from tartools.stages.checking.readers import RESERVED_FIELDS, UNKNOWN, FirstSample, ReaderRules
 from tartools.stages.checking.valuetypes import MIXED, ValueType, conflict, misfit, widest_type
-from tartools.storage.url import Url, parts_of, unpinned
+from tartools.storage.url import Url, drop_commit, parts_of
 
 if TYPE_CHECKING:
     from tartools.stages.checking.checked import InputsToCheck
@@ -102,7 +102,7 @@ def repository_shards(inputs: InputsToCheck) -> list[Shard]:
         if number in inputs.tables or number in inputs.missing or Url(url).scheme in ("-", "pipe"):
             continue
         parts = parts_of(url)
-        name = unpinned(parts[0].name)
+        name = drop_commit(parts[0].name)
         if found := HUB_PREFIX.match(name):
             shards.append(Shard(number, name[found.end() :], len(parts)))
         else:

@@ -12,7 +12,7 @@ from tartools import storage
 from tartools.errors import UsageError, printable, several, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
-from tartools.samples.sample import Sample, field_name, text
+from tartools.samples.sample import Sample, decode_name, field_name
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
 from tartools.stages.checking.across import Repeated, Words, describe_place, missing_words, names_of_fields
@@ -149,10 +149,10 @@ class Fix:
             for number in numbers:
                 self._write(number, writer)
             for parts in self._waiting.values() if last else ():  # samples whose other members have not come
-                key = text(parts[0][0])
+                key = decode_name(parts[0][0])
                 self.account.omit(f"sample {key!r} is not written: its members changed meanwhile")
             self.account.check()
-        self.account.bytes_out += writer.written
+        self.account.bytes_out += writer.bytes_written
 
     def _write(self, number: int, writer: SampleWriter) -> None:
         for rows_or_trouble in self.shards.read(number):

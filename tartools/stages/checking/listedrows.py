@@ -10,12 +10,12 @@ from typing import Any
 from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
-from tartools.samples.sample import Sample, text
+from tartools.samples.sample import Sample, decode_name
 from tartools.stages.checking.codes import Trouble
 from tartools.stages.checking.samples import Rows, rows_of_batch, rows_of_samples
 from tartools.storage import is_missing
 from tartools.storage.checks import probe
-from tartools.storage.local import identity
+from tartools.storage.local import canonical_name
 from tartools.tables import schema, source
 from tartools.tables.catalog import RowError, ShardCatalog
 from tartools.tables.extents import Extents, runs_of_equal
@@ -31,8 +31,8 @@ ROWS_IN_READ, REMOTE_ROWS_IN_READ = 1024, 256
 class TableRows:
     """Reads the samples that the table *url*, input *number* of the check, lists, and compares rows and shards.
 
-    `named_inputs`: identities (see `identity`) of the inputs; samples in these are compared, but not yielded, since
-    they are checked there. `tmpdir`: folder of large members.
+    `named_inputs`: identities (see `canonical_name`) of the inputs; samples in these are compared, but not yielded,
+    since they are checked there. `tmpdir`: folder of large members.
 
     Holds: 12 bytes for each row, and the samples of up to 1,024.
     """
@@ -58,8 +58,8 @@ class TableRows:
 
     @property
     def shards(self) -> set[str]:
-        """The identities (see `identity`) of the shards in `urls`, without the named inputs."""
-        return {name for url in self.urls if (name := identity(url)) not in self._named_inputs}
+        """The identities (see `canonical_name`) of the shards in `urls`, without the named inputs."""
+        return {name for url in self.urls if (name := canonical_name(url)) not in self._named_inputs}
 
     def place(self, row: int) -> tuple[str, int]:
         """Return (shard URL, byte) of the sample that *row*, a number of a row that has been read, lists."""
@@ -147,13 +147,13 @@ class TableRows:
                 description = error.message
                 if error.url != self._catalog.urls[piece.place(0)[0]]:  # a shard of a further set
                     description = f"{shown(error.url)}, byte {error.offset}: {description}"
-                yield Trouble("table-row", -1, text(piece.keys[0]) if piece.keys else "", description, 1)
+                yield Trouble("table-row", -1, decode_name(piece.keys[0]) if piece.keys else "", description, 1)
                 return
             middle = len(piece) // 2
             yield from self._samples(piece.part(0, middle))
             yield from self._samples(piece.part(middle, len(piece)))
             return
-        if identity(self._catalog.urls[piece.place(0)[0]]) in self._named_inputs:
+        if canonical_name(self._catalog.urls[piece.place(0)[0]]) in self._named_inputs:
             return
         if piece.others:
             samples = list(_joined_samples(batches_by_set, piece))

@@ -16,7 +16,7 @@ from tartools.errors import StorageError, printable
 from tartools.samples.decoding import MAX_ERROR_CHARS
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.payloads import parse_json, unpack
-from tartools.samples.sample import text
+from tartools.samples.sample import decode_name
 from tartools.stages.checking.codes import Place
 from tartools.stages.checking.valuetypes import (
     NUMPY_NUMBERS,
@@ -215,7 +215,7 @@ def check_combination(
     """
 
     def place(number: int, detail: str) -> Place:
-        return Place(shard, begins[number], text(group.keys[number]), detail)
+        return Place(shard, begins[number], decode_name(group.keys[number]), detail)
 
     skipped = skipped_samples(group, reader)
     for number in skipped:
@@ -236,7 +236,7 @@ def check_combination(
         [
             FirstSample(
                 begins[number],
-                text(group.keys[number]),
+                decode_name(group.keys[number]),
                 tuple((name, column_types[number] or UNKNOWN) for name, column_types in types),
             )
             for number in numbers[:MAX_FIRST_SAMPLES]

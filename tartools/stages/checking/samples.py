@@ -21,8 +21,8 @@ from tartools.samples.filetypes import (
 )
 from tartools.samples.kinds import decode_payload
 from tartools.samples.kinds.texts import number_mismatch
-from tartools.samples.sample import Sample, text
-from tartools.samples.unicodeforms import nfc
+from tartools.samples.sample import Sample, decode_name
+from tartools.samples.unicodeforms import to_nfc
 from tartools.stages.checking.across import DOUBTFUL_PREFIX, combination_number, key_records
 from tartools.stages.checking.codes import Place, is_harmless
 from tartools.stages.summary import MAX_EXTREMES, Distribution, FieldSummary, Summary, extreme_sort_key
@@ -98,7 +98,7 @@ def check_samples(rows: Rows, summary: Summary, decode: bool) -> Iterator[bytes]
     if may_have_findings(rows.keys):
         for key, byte in zip(rows.keys, rows.begins, strict=True):
             for code in codes_of_key(key):
-                summary.note(code, Place(rows.shard, byte, text(key)))
+                summary.note(code, Place(rows.shard, byte, decode_name(key)))
     for group in rows.combinations:
         begins = rows.begins if len(group) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
         yield from check_group(group, begins, rows, summary, decode)
@@ -119,7 +119,7 @@ def check_group(
     count = len(group.keys)
 
     def place(number: int, detail: str) -> Place:
-        return Place(rows.shard, begins[number], text(group.keys[number]), detail)
+        return Place(rows.shard, begins[number], decode_name(group.keys[number]), detail)
 
     if group.fields == ("",):
         for number, raw in enumerate(group.keys):
@@ -299,7 +299,7 @@ def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
             findings.append(("field-twice", field))
         elif folded in by_folded_name:
             findings.append(("case-twice", f"{by_folded_name[folded]} {field}"))
-        elif (form := nfc(folded.encode("utf-8", "surrogateescape"))) in forms:
+        elif (form := to_nfc(folded.encode("utf-8", "surrogateescape"))) in forms:
             findings.append(("unicode-form", f"{forms[form]} {field}"))
         else:
             forms[form] = field

@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 
 from tartools.errors import TarFormatError, several
-from tartools.samples.sample import text
+from tartools.samples.sample import decode_name
 from tartools.stages.checking.codes import SPECIAL_CODES, Trouble
 from tartools.tar import BLOCK, Member, encode_header, padded_size, split_path
 from tartools.tar.foreign import is_cut_header, not_tar_message
-from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, NeedMore
+from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, IncompleteHeader
 from tartools.tar.header import (
     MAGIC_SLICE,
     PARSED_SIZES,
@@ -96,7 +96,7 @@ class Walk:
             if isinstance(header, GlobalHeader):
                 self.governing = header.governing
                 self.position += header.end
-            elif isinstance(header, NeedMore):
+            elif isinstance(header, IncompleteHeader):
                 if self.position == 0 and self.size < BLOCK and self.complete and not is_cut_header(block):
                     yield self.make_trouble("not-tar", not_tar_message(block))
                     return
@@ -257,4 +257,4 @@ class Walk:
     def make_trouble(self, code: str, detail: str) -> Trouble:
         """Return a finding with *code* and description *detail* at `position`, with the key of the last group."""
         key = self.group.key if self.group is not None else self.last_key
-        return Trouble(code, self.position, text(key), detail)
+        return Trouble(code, self.position, decode_name(key), detail)

@@ -19,9 +19,9 @@ from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch, SampleColumns
 from tartools.samples.sample import Sample, failure_of
-from tartools.samples.values import lacks_value, payload_digests
+from tartools.samples.values import missing_value_text, payload_digests
 from tartools.shards.passes import Pass
-from tartools.shards.reading import counted
+from tartools.shards.reading import count_samples
 from tartools.shards.workers import ShardTask, outputs
 from tartools.stages.combinations import digest_columns
 from tartools.stages.duplicates import AGAINST_SIDE, INPUT_SIDE
@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
             return self._sample_contents(batch)
         if not self.lenient and b"" in contents:
             number = contents.index(b"")
-            self._sample_contents(Batch.of(batch[number]))
+            self._sample_contents(Batch.from_sample(batch[number]))
             why = f"row {columns.first + number} has no value in {' '.join(self.columns)}"
             raise StorageError(f"{why}; tarindex makes the table again", url=columns.url)
         return contents
@@ -101,7 +101,7 @@ class Comparison(NamedTuple):
                 name = ";".join(choices)
                 raise failure_of(
                     sample,
-                    f" has no {name!r} to compare{lacks_value(name, sample.fields)}; "
+                    f" has no {name!r} to compare{missing_value_text(name, sample.fields)}; "
                     "--keep-uncompared keeps such samples",
                 )
             compared.append(member)
@@ -125,7 +125,9 @@ class Comparison(NamedTuple):
         except Exception as error:  # each format has its own
             if self.lenient:
                 return b""
-            problem = f": the picture {';'.join(self.near or ())!r} can't be compared: {decoding.reason(error)}"
+            problem = (
+                f": the picture {';'.join(self.near or ())!r} can't be compared: {decoding.reason_of_error(error)}"
+            )
             raise failure_of(sample, f"{problem}; --keep-uncompared keeps such samples") from None
 
     @property
@@ -229,7 +231,7 @@ def _content_records(
     With *with_names*, shard and key follow. *comparison* gives the content, b"" for a sample without one. *account*
     counts the samples as read and written.
     """
-    for batch in counted(batches, account, written=True):
+    for batch in count_samples(batches, account, written=True):
         names = _pack_names(batch) if with_names else repeat(b"")
         for content, name in zip(comparison.contents(batch), names, strict=False):
             yield bytes([len(content)]) + content + name
@@ -369,7 +371,7 @@ def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: 
     `names`: for each side the names of all its samples, in order: shard, NUL, key. `force`: replace an existing file.
     `sort(records)`: sorts any number of records.
     """
-    with storage.writing(url, force) as sink:
+    with storage.open_sink(url, force) as sink:
         sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")
         for pair, dropped_name, kept_name in name_pairs(pairs, names, sort):
             cells = [*key_and_shard(dropped_name), *key_and_shard(kept_name), str(pair.distance)]

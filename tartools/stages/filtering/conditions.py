@@ -12,7 +12,7 @@ from tartools.samples.filetypes import FACT_FUNCTIONS
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, field_list
 from tartools.stages import shares
-from tartools.tables.listed import column_names, known
+from tartools.tables.listed import column_names, values_without_reading
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
@@ -208,16 +208,16 @@ def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     how, name = ask
     if ";" in name or "=" in name:
         return None
-    if how == "field" or (how == "has" and (":" in name or name in PSEUDO_FIELDS or columns.lacks(name))):
-        values = known(columns, name)
+    if how == "field" or (how == "has" and (":" in name or name in PSEUDO_FIELDS or columns.lacks_field(name))):
+        values = values_without_reading(columns, name)
         if values is None or how == "has":
             return values and [value is not None for value in values]
-        if ":" in name or name in PSEUDO_FIELDS or columns.lacks(name):
+        if ":" in name or name in PSEUDO_FIELDS or columns.lacks_field(name):
             return values
         return [value if value is None or isinstance(value, str) else as_text(value) for value in values]
     if how in FACT_FUNCTIONS:
         return columns.values(f"{name}.{how}") if _member_columns(columns, name) is not None else None
-    if columns.lacks(name):
+    if columns.lacks_field(name):
         return [None] * len(columns)
     places = _member_columns(columns, name)
     if places is None:

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any
 
 from tartools.errors import SampleError, TarToolsError, UsageError, option
-from tartools.samples.encoding import without_codec
+from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import FACT_FUNCTIONS
-from tartools.samples.payloads import unpacked_member
+from tartools.samples.payloads import unpack_member
 from tartools.samples.sample import Sample, failure_of, field_name
-from tartools.samples.values import PSEUDO_FIELDS, Column, field_list, lookup, parse_column
+from tartools.samples.values import PSEUDO_FIELDS, Column, field_list, find_value, parse_column
 from tartools.stages.filtering.evaluating import (
     ALLOWED_METHODS,
     CHARS_MADE_PER_STEP,
@@ -178,7 +178,7 @@ class Expression:
             if column.path:  # the JSON is read
                 members = (sample.member(choice, verbatim=self._verbatim) for choice in column.choices)
                 self._evaluator.spend(sum(member.size for member in members if member) // CHARS_MADE_PER_STEP)
-            result = lookup(sample, column, self._index, verbatim=self._verbatim)
+            result = find_value(sample, column, self._index, verbatim=self._verbatim)
             if result is not None and isinstance(result[0], str):
                 self._evaluator.spend(len(result[0]) // CHARS_READ_PER_STEP)
         if name not in self._names_present:
@@ -262,9 +262,9 @@ class Expression:
             return FACT_FUNCTIONS[function](answer)
         member = self._member(name)
         self._evaluator.spend(HEADER_STEPS)
-        if without_codec(field_name(member))[1] is not None:
+        if split_codec(field_name(member))[1] is not None:
             self._evaluator.spend(member.size // CHARS_MADE_PER_STEP)
-            member = unpacked_member(member)
+            member = unpack_member(member)
         try:
             return FACT_FUNCTIONS[function](self._measure(function, member))
         except ValueError as error:

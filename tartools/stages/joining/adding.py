@@ -67,9 +67,9 @@ def join_batches(batches: Iterable[Batch], find: Find, how: FieldAddition, accou
         while values:
             for value, sample in zip(values, samples, strict=False):  # in this order: a sample is not lost at the end
                 if value is not None:
-                    yield Batch.of(add_members(sample, how.members(sample.raw_key, value), how))
+                    yield Batch.from_sample(add_members(sample, how.members(sample.raw_key, value), how))
                 elif how.keep_unmatched:
-                    yield Batch.of(sample)
+                    yield Batch.from_sample(sample)
                 else:
                     account.left_out += 1
             count += len(values)
@@ -124,7 +124,7 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: FieldAddi
     *pieces, sizes = columns
     data = b"".join(chain.from_iterable(zip(bodies, *pieces, strict=True)))
     starts = list(accumulate(map(add, lengths, sizes), initial=0))
-    return Batch.in_buffer(data, keys, starts, batch.shard)
+    return Batch.from_buffer(data, keys, starts, batch.shard)
 
 
 def add_members(sample: Sample, new: Sequence[Member], how: FieldAddition) -> Sample:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tartools.errors import SampleError, UsageError, several
 from tartools.samples.account import Account, Phase
 from tartools.samples.columnfields import ChosenColumns
-from tartools.samples.values import blanks, field_list
+from tartools.samples.values import comma_advice, field_list
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs_by_source, table_destination
 from tartools.shards.writing import Destination, write_batches
@@ -75,8 +75,8 @@ def join_tables(
     if isinstance(second, SecondShards):
         how = how._replace(is_chosen=make_member_test(second.chosen))
         rows_of_a, rows_of_b = row_inputs_by_source([a, second.urls], account, indexing)
-        if lost := " ".join(second.chosen.lost(fields := schema.fields_of(rows_of_b.schema))):
-            raise SampleError(f"no sample of B has {lost}{blanks(lost)}; the fields: {field_list(fields)}")
+        if lost := " ".join(second.chosen.missing_words(fields := schema.fields_of(rows_of_b.schema))):
+            raise SampleError(f"no sample of B has {lost}{comma_advice(lost)}; the fields: {field_list(fields)}")
         partners = index_partners(keys_with_numbers(rows_of_b), memory, how.tmpdir)
     else:
         (rows_of_a,) = row_inputs_by_source([a], account, indexing)
@@ -159,7 +159,7 @@ def _read_keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
     for batch in rows.batches([schema.KEY_COLUMN]):
         if schema.KEY_COLUMN not in batch.schema.names or batch.column(0).null_count:
             raise SampleError(f"one of rows {first} to {first + len(batch) - 1} of {side} has no __key__ to join by")
-        yield schema.as_bytes(batch.column(0)).to_pylist()
+        yield schema.encode_texts(batch.column(0)).to_pylist()
         first += len(batch)
 
 
@@ -180,14 +180,16 @@ class JoinedRows:
         self._check_columns(a.schema.names)
         columns = [*a.schema, *(b_schema.field(name).with_name(new) for name, new in self._names.items())]
         columns.sort(key=lambda column: not column.name.startswith("__"))  # stable: values come last
-        self.schema = schema.arrow().schema(columns)
+        self.schema = schema.import_arrow().schema(columns)
         self._shared = self._shared_fields()
 
     def _rename_columns(self, b_schema: Any, first_set: int) -> dict[str, str]:
         """Return the names in the result of the columns of *b_schema*; its first set of shards gets *first_set*."""
-        numbers = [number for number in self._b_sets if schema.in_set(schema.SHARD_COLUMN, number) in b_schema.names]
+        numbers = [
+            number for number in self._b_sets if schema.name_in_set(schema.SHARD_COLUMN, number) in b_schema.names
+        ]
         renamed = {
-            schema.in_set(column, number): schema.in_set(column, first_set + index)
+            schema.name_in_set(column, number): schema.name_in_set(column, first_set + index)
             for index, number in enumerate(numbers)
             for column in SET_COLUMNS
         }
@@ -196,7 +198,7 @@ class JoinedRows:
 
     def _chosen_schema(self, is_chosen: IsChosen) -> Any:
         """Return the schema of B with the columns of chosen fields. Raises: SampleError if B does not list members."""
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         fields, columns = schema.fields_of(self._b.schema), []
         for number in self._b_sets:
             if not schema.fields_in_set(self._b.schema, number):
@@ -205,7 +207,7 @@ class JoinedRows:
                     "that does"
                 )
         unwanted = [
-            schema.in_set(column, number)
+            schema.name_in_set(column, number)
             for number in self._b_sets
             if not any(map(is_chosen, schema.fields_in_set(self._b.schema, number)))
             for column in SET_COLUMNS
@@ -273,7 +275,7 @@ class JoinedRows:
         """Return the joined rows of *rows*, a batch of A. *partners*: the rows of B with the same keys, in order."""
         import numpy as np
 
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         if partners is not None and self._how.is_chosen is not None:
             partners = self._narrow_rows(partners)
         if not self._how.keep_unmatched and not has_partner.all():
@@ -292,10 +294,10 @@ class JoinedRows:
 
         Raises: SampleError if they are not, or if a row does not tell where all its members are.
         """
-        pa = schema.arrow()
+        pa = schema.import_arrow()
         columns = {name: rows.column(name) for name in rows.schema.names if name in self._names}
         for number in self._b_sets:
-            if schema.in_set(schema.SHARD_COLUMN, number) in columns:
+            if schema.name_in_set(schema.SHARD_COLUMN, number) in columns:
                 self._narrow_set(rows, columns, number)
         return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
@@ -303,9 +305,9 @@ class JoinedRows:
         """Narrow *columns*, the columns of set *number* in *rows* of B, to the chosen members."""
         import numpy as np
 
-        pa, is_chosen = schema.arrow(), self._how.is_chosen
+        pa, is_chosen = schema.import_arrow(), self._how.is_chosen
         assert is_chosen is not None
-        shard, begin, end, members = (schema.in_set(column, number) for column in SET_COLUMNS)
+        shard, begin, end, members = (schema.name_in_set(column, number) for column in SET_COLUMNS)
         names = schema.fields_in_set(rows.schema, number)
         struct = rows.column(members)
         places = struct.flatten()
@@ -349,7 +351,7 @@ class JoinedRows:
         counts = {name: np.zeros(len(rows), np.int32) for name in self._shared}
         for number in schema.sets_in(rows.schema.names):
             fields = schema.fields_in_set(rows.schema, number)
-            places = rows.column(schema.in_set(schema.MEMBERS_COLUMN, number)).flatten() if fields else ()
+            places = rows.column(schema.name_in_set(schema.MEMBERS_COLUMN, number)).flatten() if fields else ()
             for field, place in zip(fields, places, strict=True):
                 if self._how.fold(field) in counts:
                     counts[self._how.fold(field)] += np.asarray(place.is_valid())
@@ -384,7 +386,7 @@ class _RowReader:
             return None
         while sum(map(len, self._held)) < count:
             self._held.append(next(self._batches))
-        table = schema.arrow().Table.from_batches(self._held).combine_chunks()
+        table = schema.import_arrow().Table.from_batches(self._held).combine_chunks()
         self._held = table.slice(count).to_batches()
         (rows,) = table.slice(0, count).combine_chunks().to_batches()
         return rows

@@ -18,8 +18,8 @@ from tartools.samples.columnfields import ChosenColumns, RowFormat
 from tartools.samples.filekeys import Dots
 from tartools.samples.sample import failure_of
 from tartools.samples.unicodeforms import other_forms
-from tartools.samples.values import blanks, field_list
-from tartools.shards.reading import Reading, ShardStream, closing_upstream, read_batches
+from tartools.samples.values import comma_advice, field_list
+from tartools.shards.reading import Reading, ShardStream, close_at_end, read_batches
 from tartools.stages.joining.partnerindex import Pairs, PartnersInMemory, PartnersOnDisk, index_partners
 from tartools.stages.samplefiles import Location, SampleFiles
 from tartools.storage.streams import stream_file
@@ -85,7 +85,7 @@ class PartnerFinder:
 
         Raises: SampleError if B lacks a chosen field in all joined samples; StorageError if a file of B has changed.
         """
-        with closing_upstream(batches):
+        with close_at_end(batches):
             yield from batches
         self.second.check()
 
@@ -146,7 +146,7 @@ def read_second(
     own.progress.expected = storage.check_inputs(urls)
     source = make_second(urls, rows, chosen, own, reading)
     partners = index_partners(source.batches(), memory, reading.tmpdir)
-    own.settle()
+    own.report_totals()
     account.omissions += own.omissions
     account.progress.phase = Phase("writing")
     return PartnerFinder(partners, source)
@@ -266,7 +266,7 @@ class SecondShards:
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
         self.urls = urls
         self._account = account
-        self._reading = reading.only(Need.FIELDS)
+        self._reading = reading.with_need(Need.FIELDS)
         self.chosen = chosen
         self._keys_alone = chosen.words is not None and not chosen.words
         self._files = SampleFiles(reading.tmpdir)
@@ -275,7 +275,7 @@ class SecondShards:
     def batches(self) -> Pairs:
         """Yield (keys, values) of adjacent samples: a value is a packed `Location`, b"" if no field is to be added."""
         account = self._account
-        with closing_upstream(sample_batches := read_batches(self.urls, account, self._reading)):
+        with close_at_end(sample_batches := read_batches(self.urls, account, self._reading)):
             for batch in self._explain_errors(sample_batches):
                 if self._keys_alone:
                     yield batch.keys, [b""] * len(batch)
@@ -320,17 +320,17 @@ class SecondShards:
             if len(set(names)) < len(names):
                 raise failure_of(sample, f" has a field twice; its fields are: {field_list(names)}")
             try:
-                chosen = self.chosen.of({name: number for number, name in enumerate(names)})
+                chosen = self.chosen.choose({name: number for number, name in enumerate(names)})
             except SampleError as error:
                 raise failure_of(sample, f": {error.message}") from None
             self._fields[names] = [(at, name.encode("utf-8", "surrogateescape")) for at, name in sorted(chosen)]
-        return [tar.renamed(members[at], join_path(key, field)) for at, field in self._fields[names]]
+        return [tar.rename_member(members[at], join_path(key, field)) for at, field in self._fields[names]]
 
     def check(self) -> None:
         """Raise SampleError if no joined sample had a field that was asked for; StorageError if a file has changed."""
         self._files.check()
         fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))
-        if fields_seen and (lost := " ".join(self.chosen.lost(fields_seen))):
+        if fields_seen and (lost := " ".join(self.chosen.missing_words(fields_seen))):
             raise SampleError(
-                f"no sample of B that was joined had {lost}{blanks(lost)}; the fields: {field_list(fields_seen)}"
+                f"no sample of B that was joined had {lost}{comma_advice(lost)}; the fields: {field_list(fields_seen)}"
             )

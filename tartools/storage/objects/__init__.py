@@ -2,8 +2,8 @@
 
 The table in `tartools.schemes` says which module is the store of a scheme; `contract` has the functions and methods of
 such a module. `http` is the client of all but S3 and SFTP. `pinned` receives ranges of one version; `ranges` makes a
-stream of them, `fetched` gives one. `cache` keeps blocks on the disk. `uploads` makes an output, `retry` decides which
-requests are made again. Nothing here knows of tar or samples. Begin reading at `contract`.
+stream of them, `fetch_range` gives one. `cache` keeps blocks on the disk. `uploads` makes an output, `retry` decides
+which requests are made again. Nothing here knows of tar or samples. Begin reading at `contract`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from tartools.storage.objects.contract import NoPermissionError, Object, Store
 from tartools.storage.objects.pinned import Pinned, Range
-from tartools.storage.objects.retry import setting, with_retries
+from tartools.storage.objects.retry import call_with_retries, read_setting
 from tartools.storage.streams import size_in_version
-from tartools.storage.url import Url, loaded_module
+from tartools.storage.url import Url, load_module
 
 if TYPE_CHECKING:
     from tartools.storage.streams import Input, OutputStream
@@ -30,7 +30,7 @@ def store_of(url: str) -> Store:
 
     Imports its library, which takes up to 0.2 seconds. Raises: StorageError for a scheme that can't be read.
     """
-    return cast(Store, loaded_module(Url(url).module("read")))
+    return cast(Store, load_module(Url(url).module("read")))
 
 
 def object_at(url: str) -> Object:
@@ -65,18 +65,18 @@ def open_write(url: str, force: bool) -> OutputStream:
 
 def remove(url: str) -> None:
     """Remove the object *url*. Raises: StorageError, also if nothing can be removed in its store."""
-    with_retries(object_at(url).remove, url)
+    call_with_retries(object_at(url).remove, url)
 
 
 def exists(url: str) -> bool:
     """True if the object *url* exists; False without permission to look: then the store refuses the write."""
     try:
-        return with_retries(object_at(url).head, url) is not None
+        return call_with_retries(object_at(url).head, url) is not None
     except NoPermissionError:
         return False
 
 
-def fetched(
+def fetch_range(
     url: str, begin: int, end: int, version: str, replaced: str = TABLE_OUTDATED, listed: bool = False
 ) -> bytes:
     """Return bytes *begin* to *end* (exclusive) of the object *url*, if it still has this *version*.
@@ -125,4 +125,4 @@ def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -
 
 def requests_at_once(max_requests: int = MAX_REQUESTS_AT_ONCE) -> int:
     """Return the number of concurrent requests: *max_requests*, or `TARTOOLS_READAHEAD` if that is set."""
-    return setting("TARTOOLS_READAHEAD", max_requests, max_requests)
+    return read_setting("TARTOOLS_READAHEAD", max_requests, max_requests)

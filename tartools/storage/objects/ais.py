@@ -61,7 +61,7 @@ class _Location(NamedTuple):
         return f"{endpoint}/v1/{path}?{urlencode({'provider': self.provider} | query)}"
 
 
-def _parsed(url: str) -> _Location:
+def _parse_url(url: str) -> _Location:
     """Return the parts of *url*."""
     base_url, ending = Url(url).name, Url(url).query
     scheme, _, path = base_url.partition("://")
@@ -69,7 +69,7 @@ def _parsed(url: str) -> _Location:
     return _Location(scheme, bucket, name, ending, ending.partition("=")[2] or scheme.lower())
 
 
-def _trusted() -> Trust:
+def _trusted_certificates() -> Trust:
     """Return the certificates to trust: the file `AIS_CLIENT_CA`, or True for the usual ones.
 
     False, to check none, if `AIS_SKIP_VERIFY` says so.
@@ -90,7 +90,7 @@ def _token(address: str, moved: bool) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token and not moved else {}
 
 
-AIS_CLIENT = Client(_token, _trusted)
+AIS_CLIENT = Client(_token, _trusted_certificates)
 
 
 def _request(
@@ -113,7 +113,7 @@ def _request(
     return response
 
 
-def _act(
+def _send_action(
     method: str,
     address: str,
     url: str,
@@ -144,7 +144,7 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
             r'\w+://[^/"\s]+(/?)', text
         )  # "PROVIDER://BUCKET" does not exist, or PROVIDER://BUCKET/NAME
         if bucket_match and not bucket_match[1]:
-            return StorageError(f"no such bucket: {_parsed(url).bucket}", url=url)
+            return StorageError(f"no such bucket: {_parse_url(url).bucket}", url=url)
     if response.status == 401:
         return StorageError(
             "the server does not accept the credentials, or requires some: set AIS_AUTHN_TOKEN", url=url
@@ -156,7 +156,7 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
 
 def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    place = _parsed(url)
+    place = _parse_url(url)
     if not place.bucket or not place.name or {".", ".."} & set(place.name.split("/")):
         raise UsageError("write ais://BUCKET/OBJECT, without . and .. between slashes", url=url)
     return _AisObject(url, place)
@@ -182,7 +182,7 @@ class _AisObject:
         headers = range_header(start, end)
         response = _request("GET", self.address(), self.url, "read", RANGE_STATUSES, bool(version), headers=headers)
         now = self._version(response.headers)
-        reply = http.reply(response.status, response.headers, response, self.url, start, now)
+        reply = http.make_reply(response.status, response.headers, response, self.url, start, now)
         if not version and now and reply.length != reply.size and self._is_of_range(now):
             return reply._replace(version="")
         return reply
@@ -254,7 +254,7 @@ class _AisMultipart:
 
     def begin(self) -> None:
         """Begin an upload in parts, and keep its id."""
-        response = _act("POST", self._target.address(), self.url, "write", "mpt-upload")
+        response = _send_action("POST", self._target.address(), self.url, "write", "mpt-upload")
         self._upload = http.read_all(response, self.url).decode("utf-8", "replace").strip().strip('"')
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
@@ -273,7 +273,7 @@ class _AisMultipart:
         self._check_absent()
         parts = [{"part-number": n, "etag": ""} for n in sorted(self._sent)]
         statuses = (*DONE_STATUSES, 404) if is_repeated else DONE_STATUSES
-        response = _act(
+        response = _send_action(
             "POST", self._target.address(uploadId=self._upload), self.url, "write", "mpt-complete", parts, statuses
         )
         if response.status == 404:  # an earlier attempt, which had no response, may have done it
@@ -287,7 +287,7 @@ class _AisMultipart:
     def abort(self) -> None:
         """Drop the parts that were sent since `begin`."""
         address = self._target.address(uploadId=self._upload)
-        _act("DELETE", address, self.url, "write", "mpt-abort", valid=(*DONE_STATUSES, 404)).drain()
+        _send_action("DELETE", address, self.url, "write", "mpt-abort", valid=(*DONE_STATUSES, 404)).drain()
 
     def _check_absent(self) -> None:
         """Raise ExistsError if the object exists and may not be replaced: AIStore has no conditional writes.
@@ -317,7 +317,7 @@ def page(prefix: str, page_token: str, flat: bool) -> Page:
     *page_token*: `Page.next` of the page before, JSON with the id of the listing and a token; "" for the first page.
     *flat*: only objects without a slash behind *prefix*. Raises: TransientError; StorageError.
     """
-    place = _parsed(prefix)
+    place = _parse_url(prefix)
     uuid, token = json.loads(page_token) if page_token else ("", "")
     value = {"prefix": place.name, "props": "name,size,checksum", "uuid": uuid, "continuation_token": token}
     column = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
@@ -332,4 +332,4 @@ def page(prefix: str, page_token: str, flat: bool) -> Page:
         token = reply.get("continuation_token", "")
         return Page(entries, json.dumps([reply["uuid"], token]) if token else "")
 
-    return _act("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json(parse_page)
+    return _send_action("GET", place.address(f"buckets/{place.bucket}"), prefix, "list", "list", value).json(parse_page)

@@ -278,7 +278,7 @@ class _Blob:
         headers = http.range_header(start, end) | ({"If-Match": version} if version else {})
         response = _request("GET", self.url, "read", RANGE_STATUSES, headers=headers, pinned=bool(version))
         about = response.headers
-        reply = http.reply(response.status, about, response, self.url, start, about.get("ETag", ""))
+        reply = http.make_reply(response.status, about, response, self.url, start, about.get("ETag", ""))
         if reply.size is None and (blob := self.head()):  # the range begins behind the end
             return reply._replace(size=blob.size, version=blob.version)
         return reply
@@ -320,11 +320,11 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         tree = ET.fromstring(data)  # noqa: S314  # the server that the user names; expat limits what entities expand to
     except ET.ParseError:
         raise StorageError("the server's response is not the XML of this API", url=prefix) from None
-    listed = [_listed(container, blob) for blob in tree.iterfind("Blobs/Blob")]
+    listed = [_entry_of_blob(container, blob) for blob in tree.iterfind("Blobs/Blob")]
     return Page([entry for entry in listed if entry is not None], tree.findtext("NextMarker") or "")
 
 
-def _listed(container: str, blob: ET.Element) -> ListedObject | None:
+def _entry_of_blob(container: str, blob: ET.Element) -> ListedObject | None:
     """Return a blob of a listing of *container*; None for a directory, which a hierarchical account lists like one."""
     if blob.findtext("Properties/ResourceType") == "directory":
         return None

@@ -32,7 +32,7 @@ from tartools.storage.objects.contract import Body, Object, Reply
 from tartools.storage.objects.pinned import Pinned, Range
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.streams import unlock
-from tartools.storage.url import unpinned
+from tartools.storage.url import drop_commit
 
 CACHE_BLOCK_BYTES = 1 << 20  # bytes
 BLOCKS_IN_REQUEST = 8  # blocks that are fetched by one request
@@ -114,7 +114,7 @@ class Cache:
     def entries(self) -> Iterator[CachedVersion]:
         """Yield a description of each cached version of an object, unordered."""
         for folder in self._folders():
-            about = _about(folder) or {"url": "?", "version": "?", "size": 0}  # cut by a power cut
+            about = _read_description(folder) or {"url": "?", "version": "?", "size": 0}  # cut by a power cut
             blocks = [*_blocks(folder)]
             size, used = sum(size for _, size, _ in blocks), max((when for when, _, _ in blocks), default=0.0)
             yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
@@ -126,8 +126,8 @@ class Cache:
             if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
                 shutil.rmtree(entry.folder, ignore_errors=True)
                 removed += entry.stored_size
-        with suppress(OSError), self._counting() as file:
-            _set_number(file, self._measured())
+        with suppress(OSError), self._lock_count() as file:
+            _set_number(file, self._measure())
         return removed
 
     def reserve(self, size: int) -> bool:
@@ -136,12 +136,12 @@ class Cache:
         With `TARTOOLS_CACHE_EVICT=old` the least recently read blocks are removed to make room. Raises: OSError.
         """
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
-        with self._counting() as file:
+        with self._lock_count() as file:
             used = _number(file)
             if used is None:
-                used = self._measured()
+                used = self._measure()
             if not self._fits(used + size, size) and (evicting or not self._full):
-                used = self._measured()  # killed processes counted what they did not keep
+                used = self._measure()  # killed processes counted what they did not keep
                 if evicting and not self._fits(used + size, size):
                     used -= self._evict(size + int(self.budget * EVICTED_SHARE))
                 self._full = not self._fits(used + size, size)  # then this process measures no more
@@ -155,7 +155,7 @@ class Cache:
         return total <= self.budget and disk.f_bavail * disk.f_frsize >= unwritten + MIN_FREE_BYTES
 
     @contextmanager
-    def _counting(self) -> Iterator[int]:
+    def _lock_count(self) -> Iterator[int]:
         """Yield the descriptor of the file that counts the bytes in the cache, locked against other processes."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         fd = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -170,7 +170,7 @@ class Cache:
         names = os.path.join(escape(self.folder), "[0-9a-f]" * 2, "[0-9a-f]" * 38)
         return [folder for folder in glob(names) if not os.path.islink(folder)]
 
-    def _measured(self) -> int:
+    def _measure(self) -> int:
         """Return the size in bytes of all blocks on the disk."""
         return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
@@ -186,7 +186,7 @@ class Cache:
         return removed
 
 
-def _about(folder: str) -> dict[str, Any] | None:
+def _read_description(folder: str) -> dict[str, Any] | None:
     """Return url, version and size of the entry in *folder*; None if it is missing or damaged."""
     with suppress(OSError, ValueError), open(os.path.join(folder, "object.json"), "rb") as file:
         entry: dict[str, Any] = json.load(file)
@@ -233,14 +233,14 @@ class CachedObject:
         *version*: the version to read; "" requests the current one first. Without a version the cache is not used.
         Raises: TransientError; StorageError.
         """
-        version = version or self._current()
+        version = version or self._request_version()
         size = self._size(version) if version else None
         if size is None or not start < size:
             return self._source.get(start, end, version)
         end = size if end is None else min(end, size)
         return Reply(_Chunks(self._read(start, end, size, version)), start, end - start, size, version)
 
-    def _current(self) -> str:
+    def _request_version(self) -> str:
         """Return the version of the object, by a request for its first byte; "" without versions or ranges.
 
         Raises: TransientError; StorageError.
@@ -258,10 +258,12 @@ class CachedObject:
 
     def _size(self, version: str) -> int | None:
         """Return the size in bytes of this *version*; None if that is not known: then it is not cached."""
-        if version not in self._sizes and (about := _about(self._cache.entry(unpinned(self.url), version))):
+        if version not in self._sizes and (
+            about := _read_description(self._cache.entry(drop_commit(self.url), version))
+        ):
             self._sizes[version] = about["size"]
         if version not in self._sizes:
-            self._current()
+            self._request_version()
         return self._sizes.get(version)
 
     def _read(self, start: int, end: int, size: int, version: str) -> Iterator[memoryview]:
@@ -269,7 +271,7 @@ class CachedObject:
 
         Raises: StorageError.
         """
-        folder = self._cache.entry(unpinned(self.url), version)
+        folder = self._cache.entry(drop_commit(self.url), version)
         entry = _Entry(self._source, self._cache, folder, size, version)
         number, last = start // CACHE_BLOCK_BYTES, -(-end // CACHE_BLOCK_BYTES)
         while number < last:
@@ -342,7 +344,7 @@ class _Entry(NamedTuple):
         returns None.
         """
         try:
-            if _about(self.folder) is None:  # also after one that was killed before it had written that
+            if _read_description(self.folder) is None:  # also after one that was killed before it had written that
                 self._make_folder()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -365,7 +367,7 @@ class _Entry(NamedTuple):
         """Make the folder of the entry, with a file that describes the object. Raises: OSError."""
         os.makedirs(self.cache.folder, mode=0o700, exist_ok=True)  # those below are not seen by others
         os.makedirs(self.folder, exist_ok=True)
-        about = {"url": redacted(unpinned(self.source.url)), "version": self.version, "size": self.size}
+        about = {"url": redacted(drop_commit(self.source.url)), "version": self.version, "size": self.size}
         path = os.path.join(self.folder, f"object.json.{threading.get_native_id()}")
         with open(path, "w", encoding="utf-8") as file:
             json.dump(about, file)

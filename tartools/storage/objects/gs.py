@@ -37,7 +37,7 @@ from tartools.storage.objects.http import (
     Payload,
     Response,
     connections,
-    escaped,
+    escape_segment,
     range_header,
     read_all,
 )
@@ -61,7 +61,7 @@ def _server() -> str:
     return GCS_SERVER if not host else host if "://" in host else f"http://{host}"
 
 
-def _renewal(
+def _request_token(
     url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: float | None = None, **_: object
 ) -> Any:
     """Make a request for google.auth, which gets and renews tokens by it; return the response of urllib3.
@@ -86,14 +86,14 @@ def _credentials() -> Any:
 def _credentials_for(process: int, server: str) -> Any:
     """Return the credentials of this *process* for *server*, made once."""
     return (
-        google.auth.default(scopes=[GS_SCOPE], request=cast(Any, _renewal))[0]
+        google.auth.default(scopes=[GS_SCOPE], request=cast(Any, _request_token))[0]
         if server == GCS_SERVER
         else AnonymousCredentials()
     )
 
 
 @contextmanager
-def _translated(url: str) -> Iterator[None]:
+def _translate_auth_errors(url: str) -> Iterator[None]:
     """Turn errors of google.auth into StorageError, or TransientError if its server can't be reached."""
     try:
         yield
@@ -125,16 +125,16 @@ def _request(
 
     Raises: TransientError; StorageError, also for credentials.
     """
-    with _translated(url):
+    with _translate_auth_errors(url):
         credentials = _credentials()
         for attempt in range(MAX_RENEWALS + 1):
             sent = dict(headers or {})
-            credentials.before_request(_renewal, method, address, sent)
+            credentials.before_request(_request_token, method, address, sent)
             response = GS_CLIENT.request(method, address, url, headers=sent, body=body, follow=False)
             if response.status != 401 or attempt == MAX_RENEWALS:
                 break
             response.close()
-            credentials.refresh(_renewal)
+            credentials.refresh(_request_token)
     if response.status not in statuses:
         raise _status_error(response, verb, pinned)
     return response
@@ -167,9 +167,9 @@ class _GsObject:
     def __init__(self, url: str) -> None:
         self.url = url
         bucket, name = bucket_and_name(url)
-        self.bucket = f"/storage/v1/b/{escaped(bucket)}/o"
+        self.bucket = f"/storage/v1/b/{escape_segment(bucket)}/o"
         self.name = name
-        self._path = f"{self.bucket}/{escaped(name)}"
+        self._path = f"{self.bucket}/{escape_segment(name)}"
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), of generation *version* unless ""."""
@@ -179,13 +179,13 @@ class _GsObject:
         address = f"{_server()}/download{self._path}?alt=media{pinned}"
         response = _request("GET", address, self.url, "read", RANGE_STATUSES, pinned=bool(version), headers=headers)
         version = response.headers.get("x-goog-generation", "")
-        return http.reply(response.status, response.headers, response, self.url, start, version)
+        return http.make_reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
         """Return size and time of the object; None if it does not exist. Raises: TransientError; StorageError."""
         try:
             response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
-            return response.json(partial(_listed, self.url))
+            return response.json(partial(_entry_of, self.url))
         except NotFoundError:
             return None
 
@@ -198,7 +198,7 @@ class _GsObject:
         return Upload(_Resumable(self, force))
 
 
-def _listed(url: str, about: dict[str, Any]) -> ListedObject:
+def _entry_of(url: str, about: dict[str, Any]) -> ListedObject:
     """Return the entry of the object *url*, which the JSON *about* describes."""
     size, updated = about.get("size"), about.get("updated")
     changed = datetime.fromisoformat(updated).timestamp() if updated else None
@@ -223,11 +223,11 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         query["delimiter"] = "/"
     if token:
         query["pageToken"] = token
-    address = f"{_server()}/storage/v1/b/{escaped(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
+    address = f"{_server()}/storage/v1/b/{escape_segment(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
 
     def parse_page(response: Any) -> Page:
         """Return the page that *response*, the JSON of a listing, describes."""
-        entries = [_listed(f"gs://{bucket}/{about['name']}", about) for about in response.get("items", ())]
+        entries = [_entry_of(f"gs://{bucket}/{about['name']}", about) for about in response.get("items", ())]
         return Page(entries, response.get("nextPageToken", ""))
 
     return _request("GET", address, prefix, "list").json(parse_page)

@@ -1,7 +1,7 @@
 """Data sets on Hugging Face's hub, as a store: files, which are read from where the hub redirects to, and listings.
 
 URLs are `hf://datasets/ORG/NAME[@REVISION]/PATH`, on the server `HF_ENDPOINT`. A revision is a branch, a tag or a
-commit, by default the branch main. `pinned` puts the commit in its place, so that whoever gets the URL, in whatever
+commit, by default the branch main. `pin_commit` puts the commit in its place, so that whoever gets the URL, in whatever
 process, reads that commit. Names are taken literally: blanks, %, # and ? have no special meaning. The address that the
 hub redirects to is signed and expires; it is kept with the object.
 
@@ -29,9 +29,9 @@ from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit, urlunspli
 from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, how_to_install, several
 from tartools.storage.objects import http
 from tartools.storage.objects.contract import ListedObject, NoPermissionError, Object, Page, Reply
-from tartools.storage.objects.http import MAX_REDIRECTS, RANGE_STATUSES, Client, Response, escaped, range_header
-from tartools.storage.objects.retry import TransientError, with_retries
-from tartools.storage.scratch import SentOutput, reread
+from tartools.storage.objects.http import MAX_REDIRECTS, RANGE_STATUSES, Client, Response, escape_segment, range_header
+from tartools.storage.objects.retry import TransientError, call_with_retries
+from tartools.storage.scratch import SentOutput, reopen_scratch
 
 HUB_SERVER = "https://huggingface.co"
 HF_URL_FORM = "hf://datasets/ORG/NAME[@REVISION]/PATH"
@@ -58,10 +58,10 @@ class HubPath(NamedTuple):
 
     def api(self, kind: str, revision: str, suffix: str = "") -> str:
         """Return the URL of the API for *kind* ("tree", "revision", "paths-info") at *revision*, with *suffix*."""
-        return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escaped(revision)}{suffix}"
+        return f"{server()}/api/datasets/{quote(self.repo)}/{kind}/{escape_segment(revision)}{suffix}"
 
 
-def parsed_hub_url(url: str) -> HubPath:
+def parse_hub_url(url: str) -> HubPath:
     """Return the parts of the hf: URL *url*. Raises: UsageError if it names no data set."""
     match = re.fullmatch(_DATASET_URL, url, re.DOTALL)
     if not match or match[3] == "":
@@ -123,7 +123,7 @@ def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url:
         return StorageError("the hub does not accept the token; hf auth login, or HF_TOKEN, gives another", url=url)
     rate = re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,18})", headers.get("RateLimit", ""))
     if status == 429 and rate:
-        return http.busy(429, "Too Many Requests", str(int(rate[1]) + 1))  # it rounds down
+        return http.busy_error(429, "Too Many Requests", str(int(rate[1]) + 1))  # it rounds down
     return None
 
 
@@ -179,14 +179,14 @@ def commit_of(place: HubPath, url: str) -> str:
     return _commits.get(key) or _commits.setdefault(key, current_commit(place, url))
 
 
-def pinned(url: str) -> str:
+def pin_commit(url: str) -> str:
     """Return *url* with a commit in place of its revision: the one that `commit_of` returns. Raises: StorageError."""
-    place = parsed_hub_url(url)
-    commit = with_retries(lambda: commit_of(place, url), url)
+    place = parse_hub_url(url)
+    commit = call_with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
 
 
-def versions(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
+def entries_at(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
     """Return path -> entry for the *paths* that are files of *place* at *revision*; one attempt.
 
     An entry has size and version. *url*: the name for messages. Raises: TransientError; StorageError.
@@ -218,7 +218,7 @@ def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
 
 def object_at(url: str) -> Object:
     """Return the object *url*. Raises: UsageError if it does not name one."""
-    place = parsed_hub_url(url)
+    place = parse_hub_url(url)
     if not place.path or place.path.endswith("/"):
         raise UsageError(f"write {HF_URL_FORM}", url=url)
     return _HubObject(url, place)
@@ -255,11 +255,11 @@ class _HubObject:
         with self._asking[os.getpid()]:
             resolved, sent = self._signed, None
             if resolved is None or resolved is signed:
-                resolved, sent = self._resolved(headers)
+                resolved, sent = self._resolve(headers)
         response = sent or HUB_CLIENT.request("GET", resolved[0], self.url, headers=headers)
         return self._reply(response, start, resolved[1])
 
-    def _resolved(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
+    def _resolve(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
         """Ask the hub for the address of the file; return ((address, version), response).
 
         *headers*: of the requests. An address on another server is kept, and the response is None; else the response of
@@ -285,12 +285,12 @@ class _HubObject:
         """Return the reply for *response* to a request from byte *start* on. Raises: the error that it reports."""
         if response.status not in RANGE_STATUSES:
             raise failure_of_hub(response, self._place)
-        return http.reply(response.status, response.headers, response, self.url, start, version)
+        return http.make_reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
         """Return size and version of the file in its branch as that is now; None if it does not exist."""
         place = self._place  # of a branch as it is now
-        version = versions(place, place.revision, [place.path], self.url).get(place.path)
+        version = entries_at(place, place.revision, [place.path], self.url).get(place.path)
         return None if version is None else version._replace(url=self.url)
 
     def remove(self) -> None:
@@ -315,15 +315,15 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
     *token*: `Page.next` of the page before, "" for the first page. *flat*: only files without a slash behind *prefix*.
     """
-    place = parsed_hub_url(prefix)
+    place = parse_hub_url(prefix)
     folder = place.path.rpartition("/")[0]
     address = token
     if not address:
-        path = f"/{escaped(folder)}" if folder else ""
+        path = f"/{escape_segment(folder)}" if folder else ""
         query = urlencode({"recursive": str(not flat).lower(), "expand": "false"})
         address = place.api("tree", current_commit(place, prefix), f"{path}?{query}")
     try:
-        entries, following = _tree(address, place._replace(path=""))
+        entries, following = _list_page(address, place._replace(path=""))
     except NotFoundError:  # of the folder
         return Page([], "")
     start = f"{place.base}/{place.path}"
@@ -331,7 +331,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 @functools.lru_cache(MAX_CACHED_PAGES)
-def _tree(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
+def _list_page(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
     """Return (files in the page of a listing of *place* at *address*, address of the next page, "" at the end)."""
     response = ask(address, place, place.base, "list")
     entries = response.json(partial(_files, place))
@@ -369,10 +369,10 @@ def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
     """
     from huggingface_hub import CommitOperationAdd
 
-    existing = partial(versions, place, place.revision, [place.path], url)
-    if not force and with_retries(existing, url):
+    existing = partial(entries_at, place, place.revision, [place.path], url)
+    if not force and call_with_retries(existing, url):
         raise ExistsError(url)
-    with reread(sink) as file:
+    with reopen_scratch(sink) as file:
         addition = CommitOperationAdd(place.path, file)
         _upload(place, url, addition)
         if addition.path_or_fileobj is file:  # it is so small that it is a part of the commit
@@ -409,7 +409,7 @@ def _branch(change: _Change) -> tuple[str, str]:
 def _upload(place: HubPath, url: str, addition: Any) -> None:
     """Upload the content of *addition* to the hub, where it is invisible until a commit. Raises: StorageError."""
     try:
-        with _library(place, url) as client:
+        with _open_client(place, url) as client:
             client.preupload_lfs_files(place.repo, [addition], repo_type="dataset", revision=place.revision)
     except TransientError as error:
         raise StorageError(error.reason, url=url) from None
@@ -420,10 +420,10 @@ def _upload(place: HubPath, url: str, addition: Any) -> None:
 def _send(changes: Sequence[_Change]) -> None:
     """Make one commit of *changes* to one branch. Raises: StorageError, also if a file exists by now."""
     sent: list[str] = []  # the commits before those of which no response came
-    with_retries(partial(_attempt, changes, sent), changes[0].url)
+    call_with_retries(partial(_try_commit, changes, sent), changes[0].url)
 
 
-def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
+def _try_commit(changes: Sequence[_Change], sent: list[str]) -> None:
     """Make one commit of *changes* to their branch, one attempt, on top of its current commit.
 
     *sent*: the parents of earlier attempts, whose commits may have succeeded without a response. No commit is made if
@@ -433,7 +433,7 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
 
     place, url = changes[0].place, changes[0].url
     parent = current_commit(place, url)
-    existing = versions(place, parent, [change.place.path for change in changes], url)
+    existing = entries_at(place, parent, [change.place.path for change in changes], url)
     operations: list[Any] = []
     for change in changes:
         path, version = change.place.path, existing.get(change.place.path)
@@ -449,7 +449,7 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
     sent.append(parent)
     first = f"{'Add' if changes[0].addition else 'Remove'} {place.path}"
     subject = first if len(changes) == 1 else f"{first} and {several(len(changes) - 1, 'other file')}"
-    with _library(place, url) as client:
+    with _open_client(place, url) as client:
         commit = client.create_commit(
             place.repo,
             operations,
@@ -462,7 +462,7 @@ def _attempt(changes: Sequence[_Change], sent: list[str]) -> None:
 
 
 @contextmanager
-def _library(place: HubPath, url: str) -> Iterator[Any]:
+def _open_client(place: HubPath, url: str) -> Iterator[Any]:
     """Yield the client of huggingface_hub, and turn its errors into StorageError, or TransientError.
 
     *place*, *url*: the file, for messages. Its log and progress bars are off meanwhile: addresses with signatures are
@@ -490,7 +490,7 @@ def _library(place: HubPath, url: str) -> Iterator[Any]:
         if response.status_code in (409, 412):
             raise TransientError("others make commits to this branch, too") from None
         if http.is_busy(response.status_code):
-            raise http.busy(response.status_code, "", response.headers.get("Retry-After", "")) from None
+            raise http.busy_error(response.status_code, "", response.headers.get("Retry-After", "")) from None
         reason = "no permission to write" if response.status_code == 403 else "the hub refuses"
         raise StorageError(f"{reason} ({response.status_code})", url=url) from None
     finally:

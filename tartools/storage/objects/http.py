@@ -92,7 +92,7 @@ class Response(contract.Body):
         try:
             return self._answer.read(max_bytes, decode_content=False)
         except (exceptions.HTTPError, OSError) as error:
-            raise failure(error, self.url) from None
+            raise request_error(error, self.url) from None
 
     def close(self) -> None:
         """Release the connection: it is used again if all of the body was read."""
@@ -169,7 +169,7 @@ class Client(NamedTuple):
             moved = address is not before and body is None and urlsplit(before)[:2] != urlsplit(address)[:2]
             all_headers = {**(headers or {}), **self.credentials(address, moved)}
             try:
-                response = self._sent(method, address, url, all_headers, body)
+                response = self._send_once(method, address, url, all_headers, body)
             except InvalidUrlError:
                 raise StorageError("invalid URL" if address is before else INVALID_REDIRECT, url=url) from None
             target = response.redirect(method) if follow else None
@@ -178,7 +178,7 @@ class Client(NamedTuple):
             address = target
         raise StorageError("too many redirects", url=url)
 
-    def _sent(
+    def _send_once(
         self, method: str, address: str, url: str, headers: dict[str, str], body: io.IOBase | bytes | None
     ) -> Response:
         """Return the response, of any status, to one request to *address*; redirects are not followed.
@@ -208,11 +208,11 @@ class Client(NamedTuple):
         except StorageError as error:
             raise StorageError(error.message, url=url) from None
         except (exceptions.HTTPError, OSError, ValueError) as error:
-            raise failure(error, url, address, connect) from None
+            raise request_error(error, url, address, connect) from None
         return Response(answer, address, url)
 
 
-def failure(
+def request_error(
     error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLE_VARIABLES
 ) -> TransientError | StorageError:
     """Return the TransientError or StorageError for *error* of urllib3, of a request to *address* for *url*.
@@ -272,7 +272,7 @@ def is_busy(status: int) -> bool:
     return status in (408, 429) or (status >= 500 and status not in (501, 505))
 
 
-def busy(status: int, code: str, after: str) -> TransientError:
+def busy_error(status: int, code: str, after: str) -> TransientError:
     """Return the error of a busy server; *code*: its reason; *after*: its Retry-After (RFC 9110, 10.2.3) or ""."""
     when = None if after.isdecimal() else parse_date(after)
     seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
@@ -294,7 +294,7 @@ def status_error(
     response.close()
     code = code or _PHRASES.get(status, "")
     if is_busy(status):
-        return busy(status, code, response.headers.get("Retry-After", ""))
+        return busy_error(status, code, response.headers.get("Retry-After", ""))
     if status == 401:
         return StorageError(f"the server does not accept the credentials, or requires some ({code})", url=url)
     if status == 403:
@@ -308,11 +308,11 @@ def status_error(
     if status == 412:
         return ExistsError(url) if verb == "write" else ChangedError("was replaced while it was being read", url=url)
     if 300 <= status < 400:
-        return StorageError(_redirected(response), url=url)
+        return StorageError(_redirect_message(response), url=url)
     return StorageError(f"the server refuses: {status} {code}".rstrip(), url=url)
 
 
-def _redirected(response: Response) -> str:
+def _redirect_message(response: Response) -> str:
     """Return the message for a redirect that is not followed: its target without the query, which may be signed."""
     location = response.headers.get("Location")
     try:
@@ -355,7 +355,7 @@ def range_header(start: int, end: int | None) -> dict[str, str]:
     return {"Range": value} if (value := range_of(start, end)) else {}
 
 
-def escaped(name: str) -> str:
+def escape_segment(name: str) -> str:
     """Return *name* percent-encoded, slashes too, as one segment of a path. GCS refuses names that are not UTF-8."""
     return quote(name, safe="", errors="surrogateescape")
 
@@ -366,7 +366,9 @@ def content_length(headers: Mapping[str, str]) -> int | None:
     return int(text) if re.fullmatch(_BYTE_COUNT, text) and "transfer-encoding" not in headers else None
 
 
-def reply(status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str) -> Reply:
+def make_reply(
+    status: int, headers: Mapping[str, str], body: contract.Body, url: str, start: int, version: str
+) -> Reply:
     """Return the `Reply` of a response with *status* 200, 206 or 416 to a request for the bytes from *start* on.
 
     *body*, *version*: of the response; *url*: the name for messages. The names of *headers* are in small letters, or
@@ -419,7 +421,7 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
 
     Raises: StorageError if the library for this kind of proxy is missing.
     """
-    context = None if trust is None else _context(trust)
+    context = None if trust is None else _tls_context(trust)
     options: dict[str, Any] = {
         "num_pools": MAX_KEPT_CONNECTIONS,
         "maxsize": MAX_KEPT_CONNECTIONS,
@@ -440,7 +442,7 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
     return urllib3.ProxyManager(proxy, proxy_headers=headers, proxy_ssl_context=context, **options)
 
 
-def _context(trust: Trust) -> ssl.SSLContext:
+def _tls_context(trust: Trust) -> ssl.SSLContext:
     """Return a TLS context: with certificates of the system or `SSL_CERT_FILE`, and Mozilla's, or in *trust*."""
     if isinstance(trust, str):
         return load_trusted(trust, BUNDLE_VARIABLES)

@@ -106,7 +106,7 @@ class Pinned:
                     return  # only the end of the body is missing: the last chunk
                 self._read = FIRST_READ_SIZE  # a reset discards what a read has so far
                 self._forget_unsure(part)
-                wait(attempts.failed(error))
+                wait(attempts.record_failure(error))
 
     def _forget_unsure(self, part: Range) -> None:
         """Drop the received bytes of *part* if the next bytes may be of another version.
@@ -131,7 +131,7 @@ class Pinned:
         reply = self.source.get(begin, end, self.version or "")
         try:
             if self.version is None:
-                reply = self._first(reply, part)
+                reply = self._pin_version(reply, part)
             else:
                 self._check(reply, part)
             part.verified = bool(self.version and reply.version)
@@ -165,7 +165,7 @@ class Pinned:
             part.received += count
             yield count
 
-    def _first(self, reply: Reply, part: Range) -> Reply:
+    def _pin_version(self, reply: Reply, part: Range) -> Reply:
         """Learn from the first response the object's size and version, and whether the server has ranges.
 
         Returns the response to read: *reply*, or one to a new request for the whole object if no version pins the

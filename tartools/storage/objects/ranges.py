@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from tartools.errors import StorageError
 from tartools.storage.objects.contract import Object
 from tartools.storage.objects.pinned import FIRST_READ_SIZE, Pinned, Range
-from tartools.storage.objects.retry import setting
+from tartools.storage.objects.retry import read_setting
 from tartools.storage.streams import Input
 
 RANGE_BYTES = 8 << 20  # bytes
@@ -47,7 +47,7 @@ class Pace:
         self._slow = 0  # ranges in a row for which the reader waited
         self._waited, self._since = 0.0, time.monotonic()  # seconds of waiting for the current range, and its begin
 
-    def waited(self, seconds: float) -> None:
+    def record_wait(self, seconds: float) -> None:
         """Add *seconds* to the time that the reader has waited for the current range."""
         self._waited += seconds
 
@@ -102,7 +102,7 @@ class RangedInput(Input):
         self._next = start  # of the next part
         self._length = first  # of the next part
         beginning = 2 if os.environ.get("TARTOOLS_CACHE") else 1  # it gives a range when all of it has come
-        self._pace = Pace(setting("TARTOOLS_READAHEAD", RANGES_AHEAD, MAX_RANGES_AHEAD), beginning)
+        self._pace = Pace(read_setting("TARTOOLS_READAHEAD", RANGES_AHEAD, MAX_RANGES_AHEAD), beginning)
         self._owner = os.getpid()
         self._direct: tuple[_Part, Iterator[int]] | None = None  # received without a thread
         self._rest = memoryview(b"")  # of a chunk
@@ -127,7 +127,7 @@ class RangedInput(Input):
             if self._stopped:
                 raise self._stop()
             if self._parts:
-                self._rest = self._from_thread()
+                self._rest = self._take_received()
             elif self._direct is not None or self._has_more():
                 if count := self._receive_directly(view):
                     return count
@@ -191,7 +191,7 @@ class RangedInput(Input):
         StorageError, and the same error again if it is called after that.
         """
         if self._direct is None:
-            part = self._new_part()
+            part = self._make_part()
             self._direct = part, self._source.receive(part, self._pause)
         part, flow = self._direct
         if part.error is not None:
@@ -208,12 +208,12 @@ class RangedInput(Input):
         finally:
             self._receiving, part.destination = False, None
         waited = time.monotonic() - begin
-        self._pace.waited(waited)
+        self._pace.record_wait(waited)
         part.seconds += waited
         part.work += time.thread_time() - work
         if not count:
             self._direct = None
-            self._done_with(part)
+            self._finish_part(part)
         if part.chunks:
             self._rest = part.chunks.popleft()
             return 0
@@ -221,7 +221,7 @@ class RangedInput(Input):
 
     # ---- ahead: several ranges at once ----
 
-    def _from_thread(self) -> memoryview:
+    def _take_received(self) -> memoryview:
         """Wait until a thread has received bytes of the first part; return them. Empty at its end, or after a stop.
 
         Raises: the error with which the thread ended.
@@ -234,7 +234,7 @@ class RangedInput(Input):
                 self._reader_waiting = True
                 self._changed.wait_for(lambda: part.chunks or part.is_done or self._stopped)
                 self._reader_waiting = False
-            self._pace.waited(time.monotonic() - begin)
+            self._pace.record_wait(time.monotonic() - begin)
         if part.chunks and not self._stopped:
             return part.chunks.popleft()
         if part.error is not None:
@@ -244,10 +244,10 @@ class RangedInput(Input):
                 self._parts.popleft()
                 if part.buffer is not None:
                     self._stores.append(part.buffer)
-                self._done_with(part)
+                self._finish_part(part)
         return memoryview(b"")
 
-    def _done_with(self, part: _Part) -> None:
+    def _finish_part(self, part: _Part) -> None:
         """Record the times of *part*, which was read to its end, adapt the window, and start the next ranges."""
         self._pace.record(part.seconds, part.work)
         with self._changed:
@@ -265,7 +265,7 @@ class RangedInput(Input):
                 return
             if not self._stores and not budget.acquire(blocking=False):
                 return  # then the reader receives the next part without a thread
-            part = self._new_part()
+            part = self._make_part()
             part.buffer = self._stores.pop() if self._stores else memoryview(bytearray(RANGE_BYTES))
             thread = threading.Thread(target=self._run, args=(part,), daemon=True)
             try:
@@ -295,7 +295,7 @@ class RangedInput(Input):
                 self._start_ranges()
             self._changed.notify_all()
 
-    def _new_part(self) -> _Part:
+    def _make_part(self) -> _Part:
         """Return the next range, up to 8 MiB, and advance `_next` behind it."""
         end, size = self._next + min(self._length, RANGE_BYTES), self._source.size
         part = _Part(self._next, end if size is None else min(end, size))

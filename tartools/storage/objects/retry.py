@@ -52,19 +52,19 @@ def timeouts() -> Timeouts:
 
     Raises: UsageError if that is not a number of seconds.
     """
-    idle = _number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MAX_SECONDS_SETTING)
+    idle = _read_number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MAX_SECONDS_SETTING)
     return Timeouts(min(CONNECT_TIMEOUT, idle), idle)
 
 
-def setting(name: str, default: int, max_value: int) -> int:
+def read_setting(name: str, default: int, max_value: int) -> int:
     """Return the whole number, from 1 to *max_value*, in the environment variable *name*; *default* if it is not set.
 
     Raises: UsageError for any other value.
     """
-    return int(_number(name, default, max_value, whole=True))
+    return int(_read_number(name, default, max_value, whole=True))
 
 
-def _number(name: str, default: float, max_value: float, *, whole: bool = False) -> float:
+def _read_number(name: str, default: float, max_value: float, *, whole: bool = False) -> float:
     """Return the number in the environment variable *name*; *default* if it is not set or empty.
 
     Raises: UsageError unless it is from 0.001 (if *whole*: a whole number from 1) to *max_value*.
@@ -93,7 +93,7 @@ class Attempts:
         self._url = url
         self._position = position
         self._begin = position() if position else 0
-        self._max_attempts = setting("TARTOOLS_TRIES", MAX_ATTEMPTS, MAX_ATTEMPTS_SETTING)
+        self._max_attempts = read_setting("TARTOOLS_TRIES", MAX_ATTEMPTS, MAX_ATTEMPTS_SETTING)
         self._failures = 0
         self._pacer, self._queued = pacer_of(url), 0.0
         self._successes, self._overloads = self._pacer.successes, 0
@@ -107,7 +107,7 @@ class Attempts:
         """Note that the attempt has succeeded."""
         self._pacer.succeed()
 
-    def failed(self, error: TransientError) -> float:
+    def record_failure(self, error: TransientError) -> float:
         """Return the seconds to wait after an attempt that failed with *error*.
 
         Raises: StorageError after the last attempt, or if the server asks for more than five minutes.
@@ -134,7 +134,7 @@ class Attempts:
         return max(pause, error.after or 0)
 
 
-def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
+def call_with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
     """Return the result of *work*, which is retried after each TransientError.
 
     Before the next one *wait* is called with the seconds to wait; it may raise, to give up.
@@ -148,7 +148,7 @@ def with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], o
         try:
             result = work()
         except TransientError as error:
-            wait(attempts.failed(error))
+            wait(attempts.record_failure(error))
         else:
             attempts.succeed()
             return result

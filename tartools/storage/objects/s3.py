@@ -149,7 +149,7 @@ def _client() -> Any:
 
 
 @contextmanager
-def _translated(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
+def _translate_errors(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
     """Turn errors of botocore and urllib3 in the block into TransientError or StorageError, with *url*.
 
     *verb*: the verb of the request, for messages. *pinned*: True if a version of the object was read before, so that a
@@ -167,7 +167,7 @@ def _translated(url: str, verb: str = "read", pinned: bool = False) -> Iterator[
     except (*_CONNECTION, HTTPError, OSError) as error:
         about = getattr(error, "kwargs", {})  # botocore has an error of urllib3 within its own
         cause, address = about.get("error") or error, about.get("endpoint_url") or ""
-        raise http.failure(cause, url, address, timeouts().connect, BUNDLE_SETTING) from None
+        raise http.request_error(cause, url, address, timeouts().connect, BUNDLE_SETTING) from None
     except StorageError as error:  # of the settings
         raise error if error.url else StorageError(error.message, url=url) from None
     except ValueError:
@@ -196,7 +196,7 @@ def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bo
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     if http.is_busy(status) or name.startswith(_TRANSIENT):
-        return http.busy(status, name, headers.get("retry-after", ""))
+        return http.busy_error(status, name, headers.get("retry-after", ""))
     if name in _CREDENTIAL_CODES:
         return StorageError(f"the server does not accept the credentials ({name})", url=url)
     if name == "NoSuchBucket":
@@ -236,7 +236,7 @@ class _Body(Body):
 
     def read(self, max_bytes: int, /) -> bytes:
         """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError; StorageError."""
-        with _translated(self._url):
+        with _translate_errors(self._url):
             data: bytes = self._body.read(max_bytes)
             return data
 
@@ -263,7 +263,7 @@ class _S3Object:
         *version*: the ETag that the object must have; "" for any. Raises: TransientError; StorageError.
         """
         conditions = {"Range": http.range_of(start, end), "IfMatch": version}
-        with _translated(self.url, pinned=bool(version)):
+        with _translate_errors(self.url, pinned=bool(version)):
             try:
                 answer = _client().get_object(**self.place, **{name: text for name, text in conditions.items() if text})
             except exceptions.ClientError as error:
@@ -273,7 +273,7 @@ class _S3Object:
         status, headers = (answer["ResponseMetadata"][name] for name in ("HTTPStatusCode", "HTTPHeaders"))
         is_past_end = "Error" in answer  # the end; every range of an empty object is
         body: Any = io.BytesIO() if is_past_end else _Body(answer["Body"], self.url)
-        reply = http.reply(status, headers, body, self.url, start, headers.get("etag", ""))
+        reply = http.make_reply(status, headers, body, self.url, start, headers.get("etag", ""))
         if reply.size is None and is_past_end:
             reply = reply._replace(size=int(answer["Error"].get("ActualObjectSize", "0")))
         return reply, headers
@@ -292,7 +292,7 @@ class _S3Object:
 
     def remove(self) -> None:
         """Remove the object, if it exists. Raises: TransientError; StorageError."""
-        with _translated(self.url, "remove"):
+        with _translate_errors(self.url, "remove"):
             _client().delete_object(**self.place)
 
     def output(self, force: bool) -> Upload:
@@ -302,7 +302,7 @@ class _S3Object:
 
 def head_with_checksums(url: str) -> dict[str, Any]:
     """Return the response of HeadObject for *url*, with the checksums of the object. Raises: as `Object.head`."""
-    with _translated(url):
+    with _translate_errors(url):
         answer: dict[str, Any] = _client().head_object(**_S3Object(url).place, ChecksumMode="ENABLED")
         return answer
 
@@ -319,7 +319,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         options["Delimiter"] = "/"
     if token:
         options["ContinuationToken"] = token
-    with _translated(prefix, "list"):
+    with _translate_errors(prefix, "list"):
         answer = _client().list_objects_v2(**options)
     entries = [
         ListedObject(
@@ -374,7 +374,7 @@ class _S3Multipart:
 
     def begin(self) -> None:
         """Begin an upload in parts, and keep its id."""
-        with _translated(self.url, "write"):
+        with _translate_errors(self.url, "write"):
             algorithm = {"ChecksumAlgorithm": "CRC32"} if _connection().checksum == CRC32 else {}
             self._upload = {
                 "UploadId": _client().create_multipart_upload(**self._place, **algorithm)["UploadId"],
@@ -383,7 +383,7 @@ class _S3Multipart:
     def part(self, number: int, offset: int, data: bytearray) -> None:
         """Send part *number*, check that the server has its data, and keep its ETag; *offset* is not used."""
         checksum = self._checksum(data)
-        with _translated(self.url, "write"):
+        with _translate_errors(self.url, "write"):
             reply = _client().upload_part(
                 **self._place, **self._upload, **checksum, PartNumber=number, Body=http.Payload(data)
             )
@@ -453,7 +453,7 @@ class _S3Multipart:
         there. Raises: ExistsError; TransientError; StorageError.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
-        with _translated(self.url, "write"):
+        with _translate_errors(self.url, "write"):
             try:
                 self._make_if_absent(make)
             except (exceptions.ClientError, ExistsError) as error:
@@ -492,5 +492,5 @@ class _S3Multipart:
 
     def abort(self) -> None:
         """Drop the parts that were sent since `begin`."""
-        with _translated(self.url, "write"):
+        with _translate_errors(self.url, "write"):
             _client().abort_multipart_upload(**self._place, **self._upload)

@@ -19,7 +19,14 @@ from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError
 from tartools.storage.objects import sftpclient as client
 from tartools.storage.objects.contract import Body, ListedObject, NoPermissionError, Object, Page, Reply
 from tartools.storage.objects.retry import TransientError
-from tartools.storage.objects.sftpclient import Attributes, ConnectionFailedError, Server, Session, StatusError, string
+from tartools.storage.objects.sftpclient import (
+    Attributes,
+    ConnectionFailedError,
+    Server,
+    Session,
+    StatusError,
+    pack_string,
+)
 from tartools.storage.objects.uploads import Upload
 from tartools.storage.url import bucket_and_name
 
@@ -30,20 +37,20 @@ POSIX_RENAME, FSYNC = b"posix-rename@openssh.com", b"fsync@openssh.com"
 
 def object_at(url: str) -> Object:
     """Return the file *url*. Raises: UsageError if it does not name one."""
-    _, path = parsed(url)
+    _, path = parse_sftp_url(url)
     if path.endswith(b"/"):
         raise UsageError(f"write {SFTP_URL_FORM}", url=url)
     return _SftpFile(url)
 
 
-def parsed(url: str) -> tuple[Server, bytes]:
+def parse_sftp_url(url: str) -> tuple[Server, bytes]:
     """Return the server of *url*, and the path on it: relative to the home directory if it began with ~/.
 
     Raises: UsageError if *url* has no host.
 
-    >>> parsed("sftp://me@host:2222/data/a%20b.tar")
+    >>> parse_sftp_url("sftp://me@host:2222/data/a%20b.tar")
     (Server(host='host', user='me', port='2222'), b'/data/a b.tar')
-    >>> parsed("sftp://host/~/a.tar")[1]
+    >>> parse_sftp_url("sftp://host/~/a.tar")[1]
     b'a.tar'
     """
     place, name = bucket_and_name(url)
@@ -56,7 +63,7 @@ def parsed(url: str) -> tuple[Server, bytes]:
 
 
 @contextmanager
-def _translated(url: str, verb: str = "read") -> Iterator[None]:
+def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
     """Turn errors of the client into TransientError or StorageError; *verb*: the verb of the request."""
     try:
         yield
@@ -134,7 +141,7 @@ class _RangeBody(Body):
     def readinto(self, room: memoryview, /) -> int:
         """Fill *room*; return the number of bytes, fewer only at the end. Raises: TransientError; StorageError."""
         count = 0
-        with _translated(self._url):
+        with _translate_errors(self._url):
             while count < len(room) and (self._chunk or self._requests):
                 if not self._chunk:
                     self._receive()
@@ -159,7 +166,7 @@ class _SftpFile:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.server, self.path = parsed(url)
+        self.server, self.path = parse_sftp_url(url)
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the file.
@@ -167,8 +174,8 @@ class _SftpFile:
         *version* is not sent: the caller compares it with the version of the reply, the mtime in seconds. Raises:
         TransientError; StorageError.
         """
-        with _translated(self.url):
-            session = client.session(self.server)
+        with _translate_errors(self.url):
+            session = client.session_of(self.server)
             handle = session.open(self.path, client.FOR_READING)
             try:
                 about = session.ask(client.FSTAT, handle).take_attributes()
@@ -192,16 +199,16 @@ class _SftpFile:
     def head(self) -> ListedObject | None:
         """Return size, mtime and version of the file; None if it is missing. Raises: TransientError; StorageError."""
         try:
-            with _translated(self.url):
-                about = client.session(self.server).ask(client.STAT, string(self.path)).take_attributes()
+            with _translate_errors(self.url):
+                about = client.session_of(self.server).ask(client.STAT, pack_string(self.path)).take_attributes()
         except NotFoundError:
             return None
         return ListedObject(self.url, about.size, about.modified, _version(about))
 
     def remove(self) -> None:
         """Remove the file, if it exists. Raises: TransientError; StorageError."""
-        with suppress(NotFoundError), _translated(self.url, "remove"):
-            client.session(self.server).ask(client.REMOVE, string(self.path))
+        with suppress(NotFoundError), _translate_errors(self.url, "remove"):
+            client.session_of(self.server).ask(client.REMOVE, pack_string(self.path))
 
     def output(self, force: bool) -> Upload:
         """Return an upload that makes the file at `commit`; unless *force*, that fails if the file exists."""
@@ -222,11 +229,11 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     *flat*: only files without a slash behind *prefix*. Links to files are followed, links to directories are not.
     Raises: TransientError; StorageError.
     """
-    server, path = parsed(prefix)
+    server, path = parse_sftp_url(prefix)
     folder = path[: path.rfind(b"/") + 1]
     entries = []
-    with _translated(prefix, "list"):
-        for name, about in _files(client.session(server), folder, path, flat):
+    with _translate_errors(prefix, "list"):
+        for name, about in _files(client.session_of(server), folder, path, flat):
             url = prefix + os.fsdecode(name[len(path) :].replace(b"%", b"%25"))
             entries.append(ListedObject(url, about.size, about.modified, _version(about)))
     return Page(entries, "", ordered=False)
@@ -244,7 +251,7 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
             continue
         if about.mode is None or stat.S_ISLNK(about.mode):
             with suppress(StatusError):  # a link to nothing stays as it is, and is no file
-                target = session.ask(client.STAT, string(path)).take_attributes()
+                target = session.ask(client.STAT, pack_string(path)).take_attributes()
                 about = target if target.mode is not None and stat.S_ISREG(target.mode) else about
         if about.mode is not None and stat.S_ISREG(about.mode):
             yield path, about
@@ -256,7 +263,9 @@ def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
     """Return (name, attributes) of all entries of *folder*, with . and ..; none if it does not exist."""
     entries: list[tuple[bytes, Attributes]] = []
     try:
-        handle = string(bytes(session.ask(client.OPENDIR, string(folder.rstrip(b"/") or folder or b".")).take_bytes()))
+        handle = pack_string(
+            bytes(session.ask(client.OPENDIR, pack_string(folder.rstrip(b"/") or folder or b".")).take_bytes())
+        )
     except StatusError as error:
         if error.code != client.NO_SUCH_FILE:
             raise
@@ -311,8 +320,8 @@ class _SftpUpload:
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
         """Write *data* at byte *offset* of the temporary file; *number* is not used."""
-        with _translated(self.url, "write"):
-            self._write(client.session(self._server), offset, data, last=False)
+        with _translate_errors(self.url, "write"):
+            self._write(client.session_of(self._server), offset, data, last=False)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Write the last part, *data*, and rename the file, unless an earlier attempt without a reply has done it.
@@ -321,8 +330,8 @@ class _SftpUpload:
         if the server has stored another number of bytes.
         """
         size = offset + len(data)
-        with _translated(self.url, "write"):
-            session = client.session(self._server)
+        with _translate_errors(self.url, "write"):
+            session = client.session_of(self._server)
             if self._is_doubtful and self._is_renamed(session, size):
                 return
             stored = self._write(session, offset, data, last=True)
@@ -333,8 +342,8 @@ class _SftpUpload:
 
     def abort(self) -> None:
         """Remove the temporary file, if it exists."""
-        with suppress(NotFoundError), _translated(self.url, "remove"):
-            client.session(self._server).ask(client.REMOVE, string(self._temporary))
+        with suppress(NotFoundError), _translate_errors(self.url, "remove"):
+            client.session_of(self._server).ask(client.REMOVE, pack_string(self._temporary))
 
     def _write(self, session: Session, offset: int, data: bytearray, last: bool) -> int | None:
         """Write *data* at byte *offset* of the temporary file; return the size of the file if this is the *last* part.
@@ -354,7 +363,7 @@ class _SftpUpload:
             while requests:
                 session.reply(requests.popleft())
             if last and FSYNC in session.extensions and os.environ.get("TARTOOLS_FSYNC") != "0":
-                session.ask(client.EXTENDED_REQUEST, string(FSYNC), handle)
+                session.ask(client.EXTENDED_REQUEST, pack_string(FSYNC), handle)
             size = session.ask(client.FSTAT, handle).take_attributes().size if last else None
         except BaseException:
             for number in requests:
@@ -367,25 +376,25 @@ class _SftpUpload:
     def _is_renamed(self, session: Session, size: int) -> bool:
         """True if the temporary file is gone and the output has *size* bytes: only our rename leads to that."""
         try:
-            session.ask(client.STAT, string(self._temporary))
+            session.ask(client.STAT, pack_string(self._temporary))
         except StatusError:
-            about = session.ask(client.STAT, string(self._path)).take_attributes()
+            about = session.ask(client.STAT, pack_string(self._path)).take_attributes()
             return about.size == size
         return False
 
     def _rename(self, session: Session) -> None:
         """Give the temporary file the name of the output. Raises: ExistsError if that exists (unless *force*)."""
-        names = string(self._temporary), string(self._path)
+        names = pack_string(self._temporary), pack_string(self._path)
         if self._force and POSIX_RENAME in session.extensions:
-            session.ask(client.EXTENDED_REQUEST, string(POSIX_RENAME), *names)
+            session.ask(client.EXTENDED_REQUEST, pack_string(POSIX_RENAME), *names)
             return
         if self._force:
             with suppress(StatusError):  # there is none
-                session.ask(client.REMOVE, string(self._path))
+                session.ask(client.REMOVE, pack_string(self._path))
         try:
             session.ask(client.RENAME, *names)  # which does not replace a file (section 6.5)
         except StatusError:
             with suppress(StatusError):
-                session.ask(client.STAT, string(self._path))
+                session.ask(client.STAT, pack_string(self._path))
                 raise ExistsError(self.url) from None
             raise

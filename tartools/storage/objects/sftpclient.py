@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tartools.storage.children import Child
 from tartools.storage.objects.retry import timeouts
-from tartools.storage.scratch import reread, scratch_file
+from tartools.storage.scratch import reopen_scratch, scratch_file
 
 INIT, OPEN, CLOSE, READ, WRITE, FSTAT, OPENDIR, READDIR, REMOVE, STAT, RENAME = 1, 3, 4, 5, 6, 8, 11, 12, 13, 17, 18
 VERSION_REPLY, STATUS_REPLY, HANDLE_REPLY, DATA_REPLY = 2, 101, 102, 103
@@ -132,7 +132,7 @@ class Packet:
         return not self._data
 
 
-def string(data: bytes) -> bytes:
+def pack_string(data: bytes) -> bytes:
     """Return *data* as a field of the protocol: its length in 4 bytes, and the bytes."""
     return struct.pack(">I", len(data)) + data
 
@@ -237,7 +237,7 @@ class Session:
 
         Raises: StatusError; ConnectionFailedError.
         """
-        return string(bytes(self.ask(OPEN, string(path), struct.pack(">II", flags, 0)).take_bytes()))
+        return pack_string(bytes(self.ask(OPEN, pack_string(path), struct.pack(">II", flags, 0)).take_bytes()))
 
     def close_soon(self, handle: bytes) -> None:
         """Close the open file *handle* without waiting for the reply; errors are ignored."""
@@ -328,7 +328,9 @@ class Session:
         first = self._failure
         if first is None and os.getpid() == self._owner:
             self._child.has_ended(seconds)  # else what it says may not be complete
-            first = self._failure = explained(self._log(), self._server) or ConnectionFailedError(reason, transient)
+            first = self._failure = explain_failure(self._log(), self._server) or ConnectionFailedError(
+                reason, transient
+            )
             self._child.kill()
             self._child.wait()
             self._socket.close()
@@ -337,11 +339,11 @@ class Session:
 
     def _log(self) -> str:
         """Return the text that ssh has written to stderr."""
-        with reread(self._stderr) as file:
+        with reopen_scratch(self._stderr) as file:
             return file.read().decode("utf-8", "replace")
 
 
-def explained(text: str, server: Server) -> ConnectionFailedError | None:
+def explain_failure(text: str, server: Server) -> ConnectionFailedError | None:
     """Return the failure that ssh reports in *text*, its stderr, with advice for *server*; None if it says nothing."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     by_hand = (
@@ -374,7 +376,7 @@ _lock = threading.Lock()
 _greeting: dict[Server, threading.Lock] = {}
 
 
-def session(server: Server) -> Session:
+def session_of(server: Server) -> Session:
     """Return the connection of this process to *server*; a new one if there is none, or it has failed."""
     with _lock:
         greeting = _greeting.setdefault(server, threading.Lock())

@@ -19,7 +19,7 @@ from typing import Any
 from tartools import storage
 from tartools.storage.checksums import WRITTEN_ALGORITHM, Checksum, HashedInput
 from tartools.storage.objects.contract import ListedObject
-from tartools.storage.objects.retry import with_retries
+from tartools.storage.objects.retry import call_with_retries
 from tartools.storage.url import Url, bucket_and_name
 
 # parameters of HeadObject, the best first; an ETag that is the MD5 goes before a CRC
@@ -35,16 +35,16 @@ def stored_checksum(entry: ListedObject) -> Checksum | None:
     """
     url = Url(entry.url)
     if url.is_local:
-        return _computed(url)
+        return _compute_checksum(url)
     if url.scheme == "s3":
         from tartools.storage.objects import s3
 
-        return s3_checksum(url, with_retries(lambda: s3.head_with_checksums(url), url))
+        return s3_checksum(url, call_with_retries(lambda: s3.head_with_checksums(url), url))
     algorithm, _, digest = entry.checksum.partition(":")
     return Checksum(algorithm, digest) if digest else None
 
 
-def _computed(url: str) -> Checksum:
+def _compute_checksum(url: str) -> Checksum:
     """Return the SHA-256 of the local file *url*. Raises: StorageError."""
     stream = HashedInput(storage.open_read(url), WRITTEN_ALGORITHM)
     try:

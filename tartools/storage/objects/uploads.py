@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from tartools.errors import StorageError
-from tartools.storage.objects.retry import TransientError, with_retries
+from tartools.storage.objects.retry import TransientError, call_with_retries
 from tartools.storage.pool import Threads
 
 MIN_PART_BYTES = 16 << 20  # bytes
@@ -188,7 +188,7 @@ class Upload:
         """Call *work* with retries, unless the upload is cancelled; keep its first error, which cancels the upload."""
         try:
             if not self._cancelled.is_set():
-                with_retries(work, self._target.url, self._pause)
+                call_with_retries(work, self._target.url, self._pause)
         except BaseException as error:  # raised where the output is written
             self._error = self._error or error
             self._cancelled.set()

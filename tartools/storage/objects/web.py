@@ -19,14 +19,14 @@ from tartools.storage.objects.http import (
     Client,
     Response,
     content_length,
+    make_reply,
     netrc_header,
     parse_date,
     range_header,
-    reply,
     status_error,
 )
-from tartools.storage.objects.retry import with_retries
-from tartools.storage.scratch import SentOutput, reread
+from tartools.storage.objects.retry import call_with_retries
+from tartools.storage.scratch import SentOutput, reopen_scratch
 from tartools.storage.url import Url
 
 NO_LISTINGS = "web servers cannot be listed; give the URLs with braces, or in a file (-T)"
@@ -107,7 +107,7 @@ class _WebObject:
                 advice = f" ({NO_LISTINGS})" if "*" in Url(self.url).name else ""
                 raise NotFoundError(f"{response.status} {HTTPStatus(response.status).phrase}{advice}", url=self.url)
             raise error
-        return reply(response.status, response.headers, response, self.url, start, _version(response.headers))
+        return make_reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
         """Return size, time and version of the object; None if it does not exist.
@@ -149,8 +149,8 @@ class _WebObject:
         if not force and exists(self.url):  # some servers ignore If-None-Match
             raise ExistsError(self.url)
         tries = count()
-        with reread(sink) as file:
-            with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
+        with reopen_scratch(sink) as file:
+            call_with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
 
     def _put(self, body: io.BufferedReader, force: bool, is_repeated: bool) -> None:
         """Send the file *body* by one PUT, one attempt.

@@ -117,7 +117,7 @@ def test_the_budget_holds(run: Run, faulty: FaultServer, env: dict[str, str], tm
     last, size = kept()
     assert size <= 3200 << 10 and last and not set(first) & set(last)
     assert other.stat().st_size == 10 * BLOCK
-    with cache.cache_of(env["TARTOOLS_CACHE"])._counting() as counts:
+    with cache.cache_of(env["TARTOOLS_CACHE"])._lock_count() as counts:
         fork = os.dup(counts)  # as a fork of this process has it
     with open(other.parent / cache.CACHE_FOLDER / "used", "rb") as file, open(fork):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -91,7 +91,7 @@ import boto3, sys
 from tartools import storage
 if sys.argv[2:]:
     boto3.setup_default_session(aws_access_key_id=sys.argv[2], aws_secret_access_key="x")
-sys.stdout.buffer.write(storage.content(sys.argv[1]))
+sys.stdout.buffer.write(storage.read_content(sys.argv[1]))
 """
 
 

@@ -55,7 +55,7 @@ class Simulation:
             else:
                 self.refused += 1
                 try:
-                    pause = attempts.failed(OverloadError("the server is busy (503 SlowDown)"))
+                    pause = attempts.record_failure(OverloadError("the server is busy (503 SlowDown)"))
                 except StorageError as error:
                     self.failures.append(error)
                     begin()
@@ -101,7 +101,7 @@ def test_one_request_that_is_never_taken_fails(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(StorageError, match="busy"):
         while True:
             pacer_of(URL).succeed()
-            attempts.failed(OverloadError("busy"))
+            attempts.record_failure(OverloadError("busy"))
             count += 1
     assert retry.MAX_OVERLOADS * retry.MAX_ATTEMPTS <= count < (retry.MAX_OVERLOADS + 1) * retry.MAX_ATTEMPTS
 
@@ -146,7 +146,7 @@ def test_each_server_has_its_own_pace() -> None:
 def test_what_makes_requests_fewer() -> None:
     """Not any failure of a server: only what says that it gets too many."""
     for status, code in ((429, ""), (503, "SlowDown"), (503, ""), (400, "ThrottlingException")):
-        assert isinstance(http.busy(status, code, ""), OverloadError)
+        assert isinstance(http.busy_error(status, code, ""), OverloadError)
     for status in (500, 502, 504, 408):
-        assert type(http.busy(status, "", "")) is TransientError
-    assert http.busy(429, "429", "").reason == "the server is busy (429)"
+        assert type(http.busy_error(status, "", "")) is TransientError
+    assert http.busy_error(429, "429", "").reason == "the server is busy (429)"

@@ -267,7 +267,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], float]
         while True:
             waited = seconds(found.window)
             now += waited + READING
-            found.waited(waited)
+            found.record_wait(waited)
             found.record(waited, WORK)
             yield found.window
 
@@ -386,6 +386,6 @@ def test_names_of_shards_are_those_of_urls(text: str, name: str) -> None:
 
 
 def test_a_server_that_asks_for_too_much_patience() -> None:
-    assert Attempts("s3://b/a").failed(TransientError("busy", 310)) == 310
+    assert Attempts("s3://b/a").record_failure(TransientError("busy", 310)) == 310
     with pytest.raises(StorageError, match="asks for a retry in 311 seconds"):
-        Attempts("s3://b/a").failed(TransientError("busy", 311))
+        Attempts("s3://b/a").record_failure(TransientError("busy", 311))

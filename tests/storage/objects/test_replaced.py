@@ -9,7 +9,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError
-from tartools.storage.objects import fetched
+from tartools.storage.objects import fetch_range
 from tests.conftest import has_end, make_tar
 from tests.storage.objects.faults import SCHEMES, Fault
 from tests.storage.objects.inside import OBJECT, RANGE, Inside
@@ -207,5 +207,5 @@ def test_a_part_without_a_version_begins_anew(scheme: str, inside: Inside) -> No
         cutting.cut, cutting.times, cutting.start, then.start, then.replace = 700, 1, 1000, 1000, replaced
         inside.server.faults = [cutting, then]
         inside.starts()
-        assert fetched(url, 1000, 4000, f"{SIZE} ") == (replaced or OLD)[1000:4000]
+        assert fetch_range(url, 1000, 4000, f"{SIZE} ") == (replaced or OLD)[1000:4000]
         assert inside.starts() == [1000, 1000]

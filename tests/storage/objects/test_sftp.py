@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tartools.storage.objects.sftpclient import Server, explained
+from tartools.storage.objects.sftpclient import Server, explain_failure
 from tests.conftest import Run, clean_environment, make_samples, make_tar, python
 
 SFTP_SERVER = next((p for p in ("/usr/lib/openssh/sftp-server", "/usr/libexec/sftp-server") if os.path.exists(p)), "")
@@ -210,9 +210,9 @@ def test_reasons(
     reason: str,
     transient: int,
 ) -> None:
-    error = explained(text, Server("h", port="2"))
+    error = explain_failure(text, Server("h", port="2"))
     assert error is not None and error.reason.startswith(reason) and error.transient == transient
-    assert explained("\n", Server("h")) is None
+    assert explain_failure("\n", Server("h")) is None
 
 
 def test_the_command_line_of_ssh(ssh: Ssh, run: Run) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tartools.errors import StorageError, UsageError, shown
 from tartools.storage import listing
 from tartools.storage.expand import expand
-from tartools.storage.listing import existing, listed, ls
+from tartools.storage.listing import find_existing, list_objects, ls
 from tartools.storage.objects.contract import ListedObject, Page
 from tests.conftest import Run, make_tar, members_of
 from tests.storage.objects.faults import Fault, FaultServer
@@ -295,25 +295,25 @@ def test_every_name_once_in_order(names: set[str], size: int) -> None:
             shelf = Shelf(names, size)
             patch.setattr(listing, "store_of", lambda scheme, shelf=shelf: shelf)
             expected = sorted((name for name in names if name.startswith(prefix)), key=str.encode)
-            assert names_of(listed(f"s3://b/{prefix}")) == expected
+            assert names_of(list_objects(f"s3://b/{prefix}")) == expected
             assert shelf.requests == max(1, -(-len(expected) // size))
             flat = [name for name in expected if "/" not in name[len(prefix) :]]
-            assert names_of(listed(f"s3://b/{prefix}", flat=True)) == flat
+            assert names_of(list_objects(f"s3://b/{prefix}", flat=True)) == flat
 
 
 def test_names_end_with_their_provider(shelve: Shelve) -> None:
     shelve(Shelf(numbered(200), end="?provider=aws"))
     expected = [f"ais://b/{name}?provider=aws" for name in numbered(200)]
-    assert [entry.url for entry in listed("ais://b?provider=aws")] == expected
+    assert [entry.url for entry in list_objects("ais://b?provider=aws")] == expected
     assert expand(["ais://b/train-00017?.tar?provider=aws"]) == expected[170:180]
     assert expand(["ais://b/t.tar?provider=aws"]) == ["ais://b/t.tar?provider=aws"]
-    assert existing([*expected, "ais://b/x?provider=aws"]) == {*expected}
+    assert find_existing([*expected, "ais://b/x?provider=aws"]) == {*expected}
 
 
 @pytest.mark.parametrize("taken", [0, 1, 50])
 def test_no_page_is_asked_for_before_it_is_wanted(taken: int, shelve: Shelve) -> None:
     shelf = shelve(Shelf(numbered(1000)))
-    assert names_of(itertools.islice(listed("s3://b/"), taken)) == shelf.names[:taken]
+    assert names_of(itertools.islice(list_objects("s3://b/"), taken)) == shelf.names[:taken]
     assert shelf.requests == -(-taken // shelf.size)
 
 
@@ -321,7 +321,7 @@ def test_a_store_that_does_not_sort(shelve: Shelve) -> None:
     """As S3's directory buckets, and rclone's server: all is read, and sorted then."""
     shelf = shelve(Shelf(numbered(100)))
     random.Random(1).shuffle(shelf.names)
-    assert names_of(listed("s3://b/")) == numbered(100)
+    assert names_of(list_objects("s3://b/")) == numbered(100)
 
 
 @pytest.mark.parametrize("disorder", [[7, 6], [5, 5], [0]])
@@ -329,14 +329,14 @@ def test_disorder_that_shows_too_late_is_a_failure(disorder: list[int], shelve: 
     shelf = shelve(Shelf(numbered(6)))
     shelf.names += [numbered(9)[place] for place in disorder]
     with pytest.raises(StorageError, match="out of order"):
-        list(listed("s3://b/"))
+        list(list_objects("s3://b/"))
 
 
 def test_a_bucket_needs_no_slash(shelve: Shelve) -> None:
     shelve(Shelf(["a", "b/c"]))
-    assert names_of(listed("s3://b")) == ["a", "b/c"]
+    assert names_of(list_objects("s3://b")) == ["a", "b/c"]
     with pytest.raises(UsageError, match="write s3://BUCKET/PREFIX"):
-        list(listed("s3://"))
+        list(list_objects("s3://"))
 
 
 WILDCARDS = {
