@@ -168,7 +168,7 @@ def _slice_begin(piece: ShardSlice, size: int, number: int) -> int:
 
 
 def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Boundary | None:
-    """Return the `Boundary` at which slice *number* of *piece* begins: (byte, key of the sample); None at the end of *file*.
+    """Return the `Boundary` (byte, key of sample) where slice *number* of *piece* begins; None at the end of *file*.
 
     It is the first begin of a sample from the estimated begin of the slice on, but not behind the end of *piece*, which
     is the cut for `piece.slices`. *size*: bytes of the file.
