@@ -219,13 +219,13 @@ def test_small_samples_take_no_slow_path(
         ).output()
     done(run("tarjoin", "a.parquet", "b.parquet", "-o", "ab.parquet"))
     slow: list[int] = []
-    part_by_part = VerifiedReader._part_by_part
+    read_parts_alone = VerifiedReader._read_parts_alone
 
     def counted(self: VerifiedReader, rows: Any) -> Iterator[Any]:
         slow.extend(range(len(rows)))
-        return part_by_part(self, rows)
+        return read_parts_alone(self, rows)
 
-    monkeypatch.setattr(VerifiedReader, "_part_by_part", counted)
+    monkeypatch.setattr(VerifiedReader, "_read_parts_alone", counted)
     table = tartools.Table(tmp_path / "ab.parquet")
     assert len(list(table)) == count
     monkeypatch.setattr(tartools.tables.localshards, "SMALL_SAMPLES_BYTES", 5000)  # each window has two or three
