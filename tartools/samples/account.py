@@ -1,6 +1,6 @@
 """The account of one run: the number of samples read, and the fate of each.
 
-For every command: samples in = out + left out + joined + dropped. `settle` checks it.
+For every command: samples in = out + left out + joined + dropped. `report_totals` checks it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -75,7 +75,7 @@ class Account:
     before compression. `shards_done`: shards read to their end.
     `omissions`: reports of data missing in an output that is otherwise complete; with any, the exit status is 1.
     `directories`, `macos_metadata`, `specials`: members that are no part of a sample: directories, files that macOS
-    adds, and other members that are no regular files. `told_empty`: True once `warn_empty` has warned.
+    adds, and other members that are no regular files. `warned_empty`: True once `warn_empty` has warned.
     `watched`: functions to call before a commit; each raises if an input has changed, or no sample had a field.
     `torn`: keys that return after other keys of their shard, each with the first such shard.
     `progress`: for whoever watches the run. *say* gets one line for each report, and for each warning unless *quiet*.

@@ -147,7 +147,7 @@ class RowPass(Pass[int]):
             all_values = chain.from_iterable(map(answers, reread))
             for row_batch in shardrows.all_rows(rows):
                 values = list(islice(all_values, len(row_batch)))
-                if len(values) == len(row_batch):  # otherwise `_checked` has raised why
+                if len(values) == len(row_batch):  # otherwise `_check_snapshot` has raised why
                     yield row_batch, values
             for _ in all_values:
                 pass

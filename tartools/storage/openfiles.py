@@ -78,7 +78,7 @@ class OpenFileCache:
     def _note(self, started: float, count: int) -> None:
         """Note that *count* reads began at *started* and ended now.
 
-        If they had to wait for the disk, `_started` asks the kernel first for the next 64 calls.
+        If they had to wait for the disk, `_start_read` asks the kernel first for the next 64 calls.
         """
         if self._cold_reads:
             self._cold_reads -= 1

@@ -119,7 +119,7 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
 
 
 def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
-    """True if *parts* have the first part among the parts named as *other*, whose token has letters."""
+    """True if *parts* have the first part among the parts named like *new_part*, whose token has letters."""
     first = "a" * max(len(new_part.token) if new_part.token[0] in "aA" else 2, 2)
     return any(part.mark == new_part.mark and part.token.lower() == first for part in parts)
 

@@ -27,7 +27,7 @@ from tartools.tables import schema
 from tartools.tables.inputs import RowInputs, extents_of_unified
 
 ROWS_TABLE = "samples"  # the table's name in SQL
-SHARD_NUMBER = "__number__"  # column: the number of the shard in the catalog; `in_set` names those of further sets
+SHARD_NUMBER = "__number__"  # column: the number of the shard in the catalog; `name_in_set` names those of further sets
 SIZE_COLUMN = "__size__"  # column: bytes of the sample
 MEMORY_LIMIT = "1GB"  # of DuckDB
 SPILL_LIMIT = "8GB"  # of DuckDB's temporary files
