@@ -301,7 +301,7 @@ class _S3Object:
 
 
 def head_with_checksums(url: str) -> dict[str, Any]:
-    """Return the response of HeadObject for *url*, with the checksums of the object. Raises: TransientError; StorageError."""
+    """Return the response of HeadObject for *url*, with its checksums. Raises: TransientError; StorageError."""
     with _translate_errors(url):
         answer: dict[str, Any] = _client().head_object(**_S3Object(url).place, ChecksumMode="ENABLED")
         return answer
