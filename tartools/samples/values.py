@@ -177,7 +177,7 @@ def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
 
 
 def missing_value_text(name: str, fields: Iterable[str]) -> str:
-    """Return the end of a message that *name* was not found: advice, and *fields*, those that there are instead.
+    """Return the end of a message that *name* was not found: advice, and *fields*, the ones of the sample.
 
     >>> missing_value_text("json.a", ["json", "cls"])
     ' (a value inside JSON is json:a); its fields are: json cls'

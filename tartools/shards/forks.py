@@ -50,7 +50,7 @@ def can_fork() -> bool:
 
 
 class Fork:
-    """A forked process that calls `work(fd)` and exits; this process reads what *work* writes to *fd* from `pipe`.
+    """A forked process that calls `work(fd)` and exits; this process reads the output from `pipe`.
 
     `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed.
     `pipe`: the end of the pipe that this process reads.

@@ -34,7 +34,7 @@ MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
 
 
 class TableFacts(NamedTuple):
-    """The facts about samples that a table stores in columns, and what has to be done to find them.
+    """The facts about samples that a table stores in columns, and the work to find them.
 
     `columns`: values of fields. `hashed`: fields of whose payloads a digest is made.
     `likened`: fields of pictures, for a picture hash, colours, width and height.

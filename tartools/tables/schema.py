@@ -219,7 +219,7 @@ def fields_in_set(unified_schema: Any, number: int) -> list[str]:
 
 
 def fields_of(unified_schema: Any) -> list[str]:
-    """Return the fields that the columns of members in *unified_schema* list, those of all sets of shards.
+    """Return the fields that the columns of members in *unified_schema* list, in all sets of shards.
 
     [] without such columns.
     """

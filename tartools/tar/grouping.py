@@ -14,7 +14,7 @@ MAX_GROUP_IN_MEMORY = 16 << 20  # bytes; larger members and groups are ranges of
 
 
 class Grouper:
-    """Collects the members of one stream into groups; has those not yet yielded, and the one that is still open.
+    """Collects the members of one stream into groups: complete groups, not yielded yet, and the open group.
 
     The reader's hot loop appends plain members to the columns itself. `source` is the buffer or file that holds the
     members; positions are offsets in the reader's buffer, which in `source` are `shift` bytes higher.

@@ -256,7 +256,7 @@ class Reader:
         self.takes_runs = "numpy" in sys.modules or (expected > enough)
 
     def check_end(self, lax: bool) -> bool:
-        """Check what is left at the end of the stream; return True if it ends with an end of archive.
+        """Check the bytes after the last member of the stream; return True if it ends with an end of archive.
 
         False if that is missing, which *lax* allows. Raises: TruncatedError if it is missing and not *lax*, or inside
         of a member; TarFormatError if other bytes follow the end.
@@ -484,7 +484,7 @@ class Reader:
             groups.source, groups.begin = buffer, 0
 
     def truncated_error(self, missing: int) -> TruncatedError:
-        """Return the error for a stream that ends *missing* bytes before the end of what is being parsed."""
+        """Return the error for a stream that ends *missing* bytes before the end of a header or member."""
         total = self.buffer.base + self.position + self.need - missing
         return TruncatedError(
             f"the input ends inside {self.waiting}: {missing} bytes are missing", url=self.url, offset=total

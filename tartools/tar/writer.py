@@ -359,7 +359,7 @@ def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers
 
 
 def _indexes_of_long(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-    """Return the indexes of members that need more than one header block: those with a long path or a large payload.
+    """Return the indexes of members that need more than one header block, for a long path or a large payload.
 
     *paths*: of the members. *sizes*: of their payloads in bytes.
     """
