@@ -53,7 +53,10 @@ def man(
 
 
 def explain_missing(name: str) -> str:
-    """Return the message for *name*, of which there is no page: for `cache` and its like, where their text is."""
+    """Return the message that *name* has no man page.
+
+    For one of BUILTINS it advises `tartools NAME --help`; otherwise it lists commands with similar names, or all.
+    """
     if name in BUILTINS:
         return f"{name} has no man page; write tartools {name} --help"
     import difflib

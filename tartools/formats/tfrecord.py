@@ -151,9 +151,12 @@ class Examples:
         self.first_empty = ""
 
     def sample(self, record: bytes, url: str) -> Sample | None:
-        """Return the sample that *record* of the file *url* is; None if it has none of the chosen fields.
+        """Return the sample made of *record*, an Example; None if it has none of the chosen fields.
 
-        Raises: SampleError if it is no Example, or can't be a sample.
+        Call it once for each record of all files, in order: it counts them, for keys that are made of the number of a
+        record. It counts features without a value in `empty`. *url*: the file.
+
+        Raises: SampleError if the record is no Example, or can't be a sample.
         """
         self._index += 1
         values = self._fields(self._features(record), url)

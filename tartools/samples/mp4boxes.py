@@ -27,7 +27,12 @@ COUNTED_BOXES = re.compile(rb"trak|hdlr|stts|stsz|stz2|stsc|stco|co64|trun|cmov"
 
 
 class _Track:
-    """The counts of one track: `samples` of it, `chunks`, `is_sound`, and where its samples of each chunk are said."""
+    """The counts of one track, gathered from its boxes for `listed`.
+
+    `samples`: the sum of stsz, stz2, and trun, which all go to the first track of a file. `chunks`: of stco and co64.
+    `handlers`: types in hdlr, such as b"soun" for sound. `times`: (entries, duration of the first) of each stts.
+    `chunk_tables`: byte at which the content of each stsc begins, the table of samples in a chunk.
+    """
 
     def __init__(self) -> None:
         self.samples = self.chunks = 0

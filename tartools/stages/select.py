@@ -232,9 +232,11 @@ def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:
 
 
 def _text_field(sample: Sample, field: str, verbatim: bool) -> str:
-    """Return the value of *field* of *sample* as text; case matters if *verbatim*.
+    """Return the payload of *field* of *sample* as text, unpacked, without a final newline.
 
-    Raises: SampleError if it is missing, or not UTF-8.
+    *verbatim*: compare names of fields with case; the newline is removed all the same.
+
+    Raises: SampleError if the field is missing, damaged, or not UTF-8.
     """
     payload = sample.get(field, verbatim=verbatim)
     if payload is None:

@@ -76,9 +76,10 @@ class OpenFileCache:
         return perf_counter()
 
     def _note(self, started: float, count: int) -> None:
-        """Note that *count* reads began at *started* and ended now.
+        """Judge by the time since *started*, in which *count* places were read, if the disk is slow.
 
-        If they had to wait for the disk, `_start_read` asks the kernel first for the next 64 calls.
+        *started*: of perf_counter. If the reads had to wait for the disk, `_start_read` asks the kernel for all places
+        first in the next 64 calls, and these are not judged.
         """
         if self._cold_reads:
             self._cold_reads -= 1

@@ -116,9 +116,12 @@ class OutputFolder:
             raise StorageError(getattr(error, "strerror", None) or str(error), url=self._name(path)) from error
 
     def commit(self) -> None:
-        """Let all files appear. Their data and names are on the disk before this returns, unless TARTOOLS_FSYNC=0.
+        """Let all files appear, and wait until their data and names are on the disk.
 
-        Signals are handled after it. Raises: ExistsError if a name is taken by now; StorageError; then none appears.
+        It does not wait with TARTOOLS_FSYNC=0; on macOS data may get there later. Signals are handled after it.
+
+        Raises: ExistsError if a name is taken by now; StorageError. None appears then, except that a new folder stays
+        if only the last step fails, the sync of its name.
         """
         sync_all()  # one call for all files: to sync each of a million small ones would take hours
         with defer_signals(), translate_os_errors(self._url):

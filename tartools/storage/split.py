@@ -65,7 +65,10 @@ def parse_part(url: str) -> SplitPart | None:
 
 
 def _parse(url: str) -> SplitPart | None:
-    """Return the part that *url* is by its name, also if its token is a suffix of its own."""
+    """Return the part that *url* names, even if its token is one of NOT_TOKENS: gz of x.tar.gz.
+
+    None if it is not named like a part.
+    """
     url = Url(url)
     if url.scheme in ("-", "pipe"):
         return None
@@ -255,7 +258,11 @@ def _token(number: int, like: str) -> str:
 
 
 def parts_pattern(part: SplitPart) -> str:
-    """Return the words that name all parts: a pattern in quotes, or their URLs where wildcards do not expand."""
+    """Return words for a message that name all parts of the archive of *part*.
+
+    They are a wildcard in quotes, such as 'x.tar.gz.part*'. Where wildcards do not expand, as in https:, they are the
+    URL of *part* and "and the others", with advice.
+    """
     if part.url.is_local or part.url.is_listed:
         return f"'{shown(part.prefix)}*'"
     return f"{shown(part.url)} and the others (wildcards do not expand there; braces and -T do)"

@@ -194,11 +194,15 @@ def _read_payloads(descriptors: Sequence[int], sizes: Sequence[int], starts: Seq
 
 
 def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
-    """Return the samples in bytes *begins* to *ends*; None if any header is unusual: then the full parser is used.
+    """Return keys, offsets and sizes of many samples by their headers; None if one is unusual.
 
-    `headers_at(numbers, at)` returns the headers of the samples *numbers* at the offsets *at*; None if data is missing.
+    *begins*, *ends*: arrays of int64, the extent of each sample. `headers_at(numbers, at)` returns the headers of the
+    samples with the indexes *numbers* at the offsets *at*, both arrays: uint8, a row of 512 bytes each; None if data is
+    missing. The caller sets `data`, `places` and `columns` of the result.
+
     Checks all headers: checksums, one key in each sample, members that end where the sample does. None does not mean
-    damage: only the headers that most programs write, with short names, are parsed here.
+    damage: only the headers that most programs write, with short names, are parsed here, and the full parser reads
+    others.
     """
     import numpy as np
 

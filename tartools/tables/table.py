@@ -96,7 +96,7 @@ class Table:
 
     @property
     def _state(self) -> tuple[Any, ...]:
-        """The arguments of `_set`."""
+        """The arguments of `_make` from which pickle makes this table again, without its caches."""
         return self._url, self._arrow_table, self._rows, self._version, self._total, self._fields
 
     # ---- samples ----

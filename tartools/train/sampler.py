@@ -227,7 +227,11 @@ class StatefulSampler(DistributedSampler[Any]):
         self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._position)
 
     def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
-        """Return the state of *epoch* after *position* consumed positions of all ranks, in *steps* steps."""
+        """Return the state of *epoch* after the ranks have consumed its first *position* positions.
+
+        *steps*: number of steps in which they did that, from the begin of the epoch on; each rank takes a batch in a
+        step.
+        """
         place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._data}
         return make_state(place | self._kind)
 
@@ -375,7 +379,11 @@ class SamplerIteration(Iterator[Any]):
         self._loaded = True
 
     def _batches(self, low: int = 0) -> Iterator[Any]:
-        """Yield the batches of this rank, lists of rows, from number *low* on; single rows without a batch size."""
+        """Yield the batches of this rank, lists of row numbers, from its batch number *low* on.
+
+        They are counted from the begin of this iteration, which need not be that of the epoch. Without a batch size it
+        yields row numbers, and *low* counts these.
+        """
         steps, rank = self._steps, self._rank
         rows_at, single = self._sampler._rows.rows, self._sampler.batch_size is None
         at_once = max(POSITIONS_IN_BATCH // steps.size, 1)

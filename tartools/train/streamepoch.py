@@ -100,10 +100,12 @@ class StreamEpoch:
             self._failures.report()
 
     def _repetitions(self) -> Iterator[Any]:
-        """Yield the items of all repetitions, and count them.
+        """Yield the items of the remaining repetitions; count them in `_total` and `_yielded`.
 
-        Raises: UsageError if `with_epoch` can't have its items, because this reader has none; ValueError by
-        *empty_check*.
+        It ends after the number of items that `with_epoch` sets, or with a repetition that has none.
+
+        Raises, if this reader has no items: UsageError if `with_epoch` sets a number of them; ValueError with
+        *empty_check*, unless this reader took over a remainder.
         """
         data = self._data
         worker = get_worker_info() is not None

@@ -141,7 +141,12 @@ class Routes:
         }
 
     def query(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer: id and number of the samples that the page *asked* for."""
+        """Answer: id and number of samples of the query *asked*, a JSON object of the page.
+
+        Its parts, all optional, are words, where, language, facets and sort: see `checked_request`. The query is kept,
+        so that other requests can name it by its id. Answers {"query": id, "samples": count, "seconds": time that it
+        took}. Raises: QuestionError if it is malformed or takes too long.
+        """
         query = self._queries.make(asked)
         return {"query": query.id, "samples": query.samples, "seconds": round(query.seconds, 4)}
 

@@ -391,7 +391,11 @@ class Checking:
         return shard
 
     def _check_batches(self, batches: Iterator[Batch], shard: CheckedShard) -> Iterator[Iterable[bytes]]:
-        """Yield the key records of each of *batches*; add the findings to *shard*, or note that it is not sound."""
+        """Yield the key records of each of *batches*, for the sort; add the findings to *shard*.
+
+        Findings are added as the records are iterated. For a batch whose places in the shard are not known nothing is
+        yielded, and *shard* is noted as not sound.
+        """
         for batch in batches:
             rows = rows_of_batch(batch, shard.number)
             if rows is None:

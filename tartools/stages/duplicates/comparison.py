@@ -108,9 +108,10 @@ class Comparison(NamedTuple):
         return compared
 
     def picture(self, sample: Sample) -> bytes:
-        """Return hash, colours, width and height of the picture of *sample*, packed; b"" if it has none that decodes.
+        """Return hash, colours, width and height of the picture to compare, packed (CONTENT_RECORD).
 
-        Raises: SampleError for that unless *lenient*.
+        The picture is the first of the alternatives *near* that *sample* has. If it has none, or that does not decode:
+        b"" if *lenient*, else SampleError. Raises: TarToolsError if the payload can't be read.
         """
         from tartools.samples import decoding
         from tartools.stages.duplicates.near import CONTENT_RECORD

@@ -180,7 +180,7 @@ def commit_of(place: HubPath, url: str) -> str:
 
 
 def pin_commit(url: str) -> str:
-    """Return *url* with a commit in place of its revision: the one that `commit_of` returns. Raises: StorageError."""
+    """Return *url* with the commit of its revision, asked for once in a process (`commit_of`). Raises: StorageError."""
     place = parse_hub_url(url)
     commit = call_with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
