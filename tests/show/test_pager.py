@@ -409,7 +409,7 @@ def test_the_way_to_the_end_is_told_and_can_be_stopped(monkeypatch: pytest.Monke
     for read, page in zip((11, 21, 31), keyboard.pages[1:4], strict=True):
         assert f" {read} samples read; any key stops " in page
     assert "40 of 40" in keyboard.pages[-1] and account.samples_out == 40
-    monkeypatch.setattr(Keys, "waiting", lambda _keys: True)
+    monkeypatch.setattr(Keys, "has_key", lambda _keys: True)
     for keys, place, read in ((["end"], "11  k10", 11), (["/", "x", "enter"], "1 of 10+  k0", 10)):
         keyboard, account = browsed(numbered(40), [*keys, "q"])
         assert f" {place} " in keyboard.pages[-1] and account.samples_out == read
