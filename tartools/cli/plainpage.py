@@ -67,11 +67,11 @@ class PlainText:
         """Add a line of roff: a macro or text."""
         if line.startswith(('.\\"', "'\\\"")):
             return
-        macro, _, rest = line.partition(" ")
+        macro, _, words = line.partition(" ")
         if self._rows is not None and macro != ".TE":
             self._rows += [unescaped(line).split("\t")] if "\t" in line else []
         elif line.startswith("."):
-            self._apply(macro.removeprefix("."), rest)
+            self._apply(macro.removeprefix("."), words)
         else:
             self._add_text(unescaped(line))
 
@@ -81,18 +81,18 @@ class PlainText:
             self._add_filled(" ".join(self._words), self._indent)
             self._words = []
 
-    def _apply(self, macro: str, rest: str) -> None:
-        """Apply a macro with its arguments *rest*."""
+    def _apply(self, macro: str, words: str) -> None:
+        """Apply a macro with its arguments *words*."""
         if macro in ("B", "I", "SM"):
-            self._add_text(" ".join(arguments_of(rest)))
+            self._add_text(" ".join(arguments_of(words)))
             return
         if macro in ("BI", "BR", "IR", "RB", "RI"):
-            self._add_text("".join(arguments_of(rest)))
+            self._add_text("".join(arguments_of(words)))
             return
         self.end_paragraph()
         if macro in ("SH", "SS"):
             self._indent = BODY_INDENT
-            self.lines += ["", " " * (2 * (macro == "SS")) + unescaped(rest).strip('"')]
+            self.lines += ["", " " * (2 * (macro == "SS")) + unescaped(words).strip('"')]
         elif macro in ("PP", "TP"):
             self._indent, self._is_term = BODY_INDENT, macro == "TP"
             self.lines.append("")
@@ -137,9 +137,9 @@ class PlainText:
         )
 
 
-def arguments_of(rest: str) -> list[str]:
+def arguments_of(words: str) -> list[str]:
     """Return the arguments of a macro: words, or words in double quotes."""
-    lexer = shlex.shlex(unescaped(rest), posix=True, punctuation_chars=False)
+    lexer = shlex.shlex(unescaped(words), posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape, lexer.quotes = True, "", "", '"'
     return list(lexer)
 

@@ -90,12 +90,12 @@ def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_
     return samples
 
 
-def _report_omissions(names: Sequence[str], what: str, more: str, where: str, account: Account) -> None:
+def _report_omissions(names: Sequence[str], singular: str, plural: str, where: str, account: Account) -> None:
     """Report *names*, of rows or files of *where* that are left out, as an omission, if there are any."""
     if names:
         listed = ", ".join(map(printable, names[:MAX_LISTED_NAMES]))
         rest = f" and {len(names) - MAX_LISTED_NAMES:,} more" if len(names) > MAX_LISTED_NAMES else ""
-        account.omit(f"{shown(where)}: left out {several(len(names), what, more)}: {listed}{rest}")
+        account.omit(f"{shown(where)}: left out {several(len(names), singular, plural)}: {listed}{rest}")
 
 
 class _Matcher:

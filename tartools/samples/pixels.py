@@ -61,23 +61,23 @@ def decode_to_array(
     *,
     first: bool = False,
     floats: bool = False,
-    least: MinSize = None,
+    min_size: MinSize = None,
     refused: Refused = None,
     upright: bool = False,
 ) -> Any:
     """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
 
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
-    bytes. With *least*, a JPEG may be decoded at a half, a quarter or an eighth; `least(height, width)` returns the
-    least height and width. `refused()` is called if simplejpeg refuses a JPEG, which Pillow decodes then. *upright*: it
-    is turned as its EXIF data say; `least` gets and returns sides of the turned picture.
+    bytes. With *min_size*, a JPEG may be decoded at a half, a quarter or an eighth; `min_size(height, width)` returns
+    the least height and width. `refused()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
+    *upright*: it is turned as its EXIF data say; `min_size` gets and returns sides of the turned picture.
     Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or, without
     *floats*, 16 bits of grey; what Pillow raises for damage.
     """
     orientation = stored_orientation(data) if upright else 1
-    if least is not None and orientation >= FIRST_SIDEWAYS:
-        least = _with_sides_swapped(least)
-    decoded = _decode_by_simplejpeg(data, mode, least, refused)
+    if min_size is not None and orientation >= FIRST_SIDEWAYS:
+        min_size = _with_sides_swapped(min_size)
+    decoded = _decode_by_simplejpeg(data, mode, min_size, refused)
     if decoded is None:
         with _open_checked(data) as opened:
             opened.load()
@@ -99,12 +99,12 @@ def stored_orientation(data: bytes) -> int:
         return orientation_of(opened)
 
 
-def _with_sides_swapped(least: Callable[[int, int], tuple[int, int]]) -> Callable[[int, int], tuple[int, int]]:
-    """Return `least` for (height, width) of a stored picture that lies on a side."""
+def _with_sides_swapped(min_size: Callable[[int, int], tuple[int, int]]) -> Callable[[int, int], tuple[int, int]]:
+    """Return `min_size` for (height, width) of a stored picture that lies on a side."""
 
     def swapped(height: int, width: int) -> tuple[int, int]:
         """Return the least stored (height, width)."""
-        low, wide = least(width, height)
+        low, wide = min_size(width, height)
         return wide, low
 
     return swapped

@@ -78,8 +78,8 @@ def block_lines(value: Any) -> list[str]:
     lines: list[str] = []
     if isinstance(value, list):
         for item in value:
-            first, *others = block_lines(item)
-            lines += [f"- {first}", *(f"  {line}" for line in others)]
+            first, *following = block_lines(item)
+            lines += [f"- {first}", *(f"  {line}" for line in following)]
         return lines
     for name, item in value.items():
         inner = block_lines(item)

@@ -25,12 +25,12 @@ def describe_fields(described: Iterable[tuple[Member, Description]]) -> list[str
 
     Below it are the lines of its text, if it has any.
     """
-    named = [
+    rows = [
         (printable(field_name(member)) or "-", f"{member.size:,} B", description) for member, description in described
     ]
-    names, sizes = (max((len(row[column]) for row in named), default=0) for column in (0, 1))
+    names, sizes = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
     lines = []
-    for name, size, description in named:
+    for name, size, description in rows:
         lines.append(f"  {name:<{names}}  {size:>{sizes}}  {description.what}")
         lines += ["    " + line for line in description.lines]
     return lines

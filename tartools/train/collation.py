@@ -95,8 +95,8 @@ def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: st
     is_named = all(isinstance(sample, (list, tuple)) and len(sample) == len(names) for sample in samples)
     if names and is_named:
         columns = zip(names, zip(*samples, strict=True), strict=True)
-        found = (_describe_values(values, f"field {name!r}", name, argument) for name, values in columns)
-        return next(filter(None, found), "")
+        reasons = (_describe_values(values, f"field {name!r}", name, argument) for name, values in columns)
+        return next(filter(None, reasons), "")
     return _describe_values(samples, "", "", argument)
 
 
@@ -118,15 +118,15 @@ def _describe_values(values: Sequence[Any], place: str, field: str, argument: st
                     f"all have, as in fields='jpg cls', or write {argument}=list"
                 )
         parts = ((name, [value[name] for value in values]) for name in values[0])
-        found = (_describe_values(part, f"field {name!r}", str(name), argument) for name, part in parts)
-        return next(filter(None, found), "")
+        reasons = (_describe_values(part, f"field {name!r}", str(name), argument) for name, part in parts)
+        return next(filter(None, reasons), "")
     if all(isinstance(value, (list, tuple)) for value in values):
         if len(lengths := dict.fromkeys(map(len, values))) > 1:
             return _unequal_message(subject, f"{' and '.join(map(str, [*lengths][:2]))} items", _pad_advice(argument))
         columns = enumerate(zip(*values, strict=True))
         prefix = f"{place}, " if place else ""
-        found = (_describe_values(part, f"{prefix}item {number}", field, argument) for number, part in columns)
-        return next(filter(None, found), "")
+        reasons = (_describe_values(part, f"{prefix}item {number}", field, argument) for number, part in columns)
+        return next(filter(None, reasons), "")
     if not all(isinstance(value, (torch.Tensor, np.ndarray)) for value in values):
         return ""
     shapes = [*dict.fromkeys(tuple(value.shape) for value in values)]
@@ -239,9 +239,9 @@ def _pad_tensors(tensors: list[torch.Tensor], fill: float) -> Padded:
     """
     shapes = [*dict.fromkeys(tuple(tensor.shape) for tensor in tensors)]
     if len({shape[:-1] for shape in shapes}) > 1:
-        other = next(shape for shape in shapes if shape[:-1] != shapes[0][:-1])
+        mismatch = next(shape for shape in shapes if shape[:-1] != shapes[0][:-1])
         raise UnequalBatchError(
-            f"shapes {list(shapes[0])} and {list(other)} in one batch differ in more than their length: make the "
+            f"shapes {list(shapes[0])} and {list(mismatch)} in one batch differ in more than their length: make the "
             "channels equal"
         )
     lengths = [tensor.shape[-1] for tensor in tensors]

@@ -277,7 +277,7 @@ class PictureDecoder:
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
         array = pixels.decode_to_array(
-            data, self._mode, least=least if resize.scaled else None, refused=self._refuse, upright=self.upright
+            data, self._mode, min_size=least if resize.scaled else None, refused=self._refuse, upright=self.upright
         )
         return resize.resized(torch.from_numpy(array), *full_size).numpy()
 

@@ -99,8 +99,8 @@ class Sound(Clip):
                 begin, count = 0, opened.frames
                 if self.seconds is not None:
                     spare = 0 if self.rate in (None, opened.samplerate) else 1  # resampling may round down
-                    wanted = self._count(opened.samplerate) + spare
-                    begin, count = self.offset(opened.frames - wanted, seed), min(wanted, opened.frames)
+                    frames = self._count(opened.samplerate) + spare
+                    begin, count = self.offset(opened.frames - frames, seed), min(frames, opened.frames)
                 return read_frames(opened, begin, count), opened.samplerate
         except (TarToolsError, MemoryError):
             raise

@@ -202,10 +202,10 @@ def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: Re
             "list"
         )
     remainders = [_remainder_of(cursor, source) for cursor in cursors]
-    held = [samples for remainder in remainders for samples in remainder.held]
+    held_samples = [samples for remainder in remainders for samples in remainder.held]
     turns = zip_longest(*(remainder.slices for remainder in remainders))
     pieces = [piece for turn in turns for piece in turn if piece is not None and piece.begin != piece.end]
-    return Remainder(held[reader.number :: reader.readers], slices.assign(pieces, reader))
+    return Remainder(held_samples[reader.number :: reader.readers], slices.assign(pieces, reader))
 
 
 def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
@@ -215,22 +215,22 @@ def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
     """
     if cursor.repetition:  # the epoch is over, because only one repetition can be shared
         return Remainder([], [])
-    held, pieces = cursor.remainder or Remainder([], source.dealt((cursor.epoch, 0), cursor.reader))
+    held_samples, pieces = cursor.remainder or Remainder([], source.dealt((cursor.epoch, 0), cursor.reader))
     if cursor.position is None:
         if cursor.yielded:
             raise StateError(
                 "a stage of this pipeline may hold samples, or make several of one: its states go on with as many "
                 "ranks and workers as before"
             )
-        return Remainder(held, pieces)
+        return Remainder(held_samples, pieces)
     if not cursor.shuffle:
-        return Remainder(held, _slices_from(pieces, cursor.position))
+        return Remainder(held_samples, _slices_from(pieces, cursor.position))
     numbers, end = cursor.shuffle.numbers, cursor.shuffle.end
     if numbers:
         # the slices between the oldest sample and the last one that was read: numbers count from the first of them
         in_buffer = _slices_from(pieces, cursor.position)[: end.number - cursor.position.number + 1]
-        held = [*held, HeldSamples(numbers, in_buffer)]
-    return Remainder(held, _slices_from(pieces, end))
+        held_samples = [*held_samples, HeldSamples(numbers, in_buffer)]
+    return Remainder(held_samples, _slices_from(pieces, end))
 
 
 def _slices_from(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:

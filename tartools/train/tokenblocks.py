@@ -128,9 +128,9 @@ class EncodingCollation:
 
 def _error(sample: Any, problem: str) -> SampleError:
     """Return a SampleError about *problem*, with key and URL if *sample* is a dict that has them."""
-    named = isinstance(sample, Mapping) and DICT_KEY in sample
-    place = f"sample {sample[DICT_KEY]!r}: " if named else ""
-    return SampleError(f"{place}{problem}", url=str(sample.get(DICT_URL) or "") if named else "")
+    has_key = isinstance(sample, Mapping) and DICT_KEY in sample
+    place = f"sample {sample[DICT_KEY]!r}: " if has_key else ""
+    return SampleError(f"{place}{problem}", url=str(sample.get(DICT_URL) or "") if has_key else "")
 
 
 # ---- sources of documents ----

@@ -265,7 +265,7 @@ def classes(overview: Overview) -> Iterator[Section]:
         ranked = sort_by_count(values)
         labels = {name: dict(zip(values, values, strict=True))} | find_same_facts(name, counts, overview.orders)
         shown.update(labels)
-        names = ", ".join("Folders" if other == FOLDER_FACET else other for other in labels)
+        names = ", ".join("Folders" if field == FOLDER_FACET else field for field in labels)
         title = f"{names} ({len(values):,})"
         rows = [
             (" · ".join(dict.fromkeys(label[value] for label in labels.values())), count / max_count, f"{count:,}")
@@ -284,14 +284,16 @@ def find_same_facts(
     own = orders.get(name)
     if own is None or own.values is None:
         return {}
-    others = {}
-    for other in sorted(counts.keys() - {name}):
-        order = orders.get(other)
+    values_by_field = {}
+    for field in sorted(counts.keys() - {name}):
+        order = orders.get(field)
         if order is not None and order.values is not None and order.digest == own.digest:
-            described = [[*short_texts(dict.fromkeys(each, 1))] for each in (own.values, order.values)]
-            if all(len(texts) == len(counts[name]) == len(counts[other]) for texts in described):
-                others[other] = dict(zip(*described, strict=True))
-    return others
+            described = [
+                [*short_texts(dict.fromkeys(texts_of_field, 1))] for texts_of_field in (own.values, order.values)
+            ]
+            if all(len(texts) == len(counts[name]) == len(counts[field]) for texts in described):
+                values_by_field[field] = dict(zip(*described, strict=True))
+    return values_by_field
 
 
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:

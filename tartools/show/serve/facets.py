@@ -30,13 +30,15 @@ def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
     return query.facets
 
 
-def _ask(index: RowIndex, query: Query, select: str, rest: str = "", parameters: tuple[object, ...] = ()) -> list[Any]:
-    """Return the answer to SELECT *select* FROM the samples of *query*, and the *rest* of the SQL.
+def _ask(
+    index: RowIndex, query: Query, select: str, clauses: str = "", parameters: tuple[object, ...] = ()
+) -> list[Any]:
+    """Return the answer to SELECT *select* FROM the samples of *query*, and the *clauses* of the SQL.
 
     *parameters*: of *select*, before those of the condition.
     """
     condition, tables = query.counted
-    sql = f"SELECT {select} FROM {ROWS_TABLE} WHERE {condition.sql} {rest}"  # noqa: S608
+    sql = f"SELECT {select} FROM {ROWS_TABLE} WHERE {condition.sql} {clauses}"  # noqa: S608
     return index.ask(sql, (*parameters, *condition.parameters), tables)
 
 
@@ -45,8 +47,8 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
     grouped = f"GROUP BY ALL ORDER BY count(*) DESC, {column.sql} LIMIT {MAX_VALUES_SHOWN}"
     rows = _ask(index, query, f"{column.sql}, count(*)", grouped)
     values = [{"value": value, "count": count} for value, count in rows]
-    others = query.samples - sum(count for _, count in rows)
-    return {"column": column.name, "kind": "values", "values": values, "others": others}
+    uncounted = query.samples - sum(count for _, count in rows)
+    return {"column": column.name, "kind": "values", "values": values, "others": uncounted}
 
 
 def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:

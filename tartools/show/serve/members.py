@@ -185,25 +185,27 @@ class SampleSource:
         """Return the sample at *position*, with all its members. Raises: TarToolsError; ChangedError."""
         pa = schema.import_arrow()
         layout = self._index.layout
-        wanted: dict[str, str] = {}  # unified column -> column of the index
+        index_columns: dict[str, str] = {}  # unified column -> column of the index
         for set_number, number_column in zip(layout.sets, layout.numbers, strict=True):
-            wanted[schema.name_in_set(schema.SHARD_COLUMN, set_number)] = number_column
+            index_columns[schema.name_in_set(schema.SHARD_COLUMN, set_number)] = number_column
             for name in (schema.BEGIN_COLUMN, schema.END_COLUMN):
-                wanted[schema.name_in_set(name, set_number)] = layout.names[schema.name_in_set(name, set_number)]
+                index_columns[schema.name_in_set(name, set_number)] = layout.names[schema.name_in_set(name, set_number)]
         if schema.KEY_COLUMN in layout.names:
-            wanted[schema.KEY_COLUMN] = layout.names[schema.KEY_COLUMN]
-        sql = f"SELECT {', '.join(map(quoted_name, wanted.values()))} FROM {ROWS_TABLE} WHERE rowid = {int(position)}"  # noqa: S608
+            index_columns[schema.KEY_COLUMN] = layout.names[schema.KEY_COLUMN]
+        names = ", ".join(map(quoted_name, index_columns.values()))
+        sql = f"SELECT {names} FROM {ROWS_TABLE} WHERE rowid = {int(position)}"  # noqa: S608
         values = self._index.ask(sql)[0]
         arrays = [
-            pa.array([value], self._inputs.schema.field(name).type) for name, value in zip(wanted, values, strict=True)
+            pa.array([value], self._inputs.schema.field(name).type)
+            for name, value in zip(index_columns, values, strict=True)
         ]
-        row = pa.RecordBatch.from_arrays(arrays, names=list(wanted))
+        row = pa.RecordBatch.from_arrays(arrays, names=list(index_columns))
         try:
             with closing(shardrows.samples_of(self._reader, row, None)) as batches:  # type: ignore[type-var]
                 return next(sample.own() for batch in batches for sample in batch)
         except StorageError:
             for column in layout.numbers:
-                number = values[list(wanted.values()).index(column)]
+                number = values[list(index_columns.values()).index(column)]
                 if number is not None:
                     self._check_version(number)
             raise

@@ -100,9 +100,9 @@ class Queries:
                 self._kept.move_to_end(query_id)
             return query
 
-    def make(self, asked: Mapping[str, Any]) -> Query:
-        """Return the query that the page *asked* for. Raises: QuestionError."""
-        request = checked_request(asked)
+    def make(self, question: Mapping[str, Any]) -> Query:
+        """Return the query for *question*, the JSON that the page sent. Raises: QuestionError."""
+        request = checked_request(question)
         conditions = [
             words_condition(request.get("words", ""), self._index),
             facet_conditions(request.get("facets", ()), self._index),
@@ -113,9 +113,9 @@ class Queries:
         if where and not is_expression:
             conditions.append(sql_condition(where, self._index))
         query = Query(request, Condition(), None)
-        kept = self.find(query.id)
-        if kept is not None:
-            return kept
+        existing = self.find(query.id)
+        if existing is not None:
+            return existing
         started = perf_counter()
         if where and is_expression:
             query.chosen = self._select(where)
@@ -143,17 +143,18 @@ class Queries:
         with self._lock:
             self._kept[query.id] = query
             while len(self._kept) > 1 and (
-                len(self._kept) > MAX_QUERIES or sum(kept.size for kept in self._kept.values()) > MAX_POSITION_BYTES
+                len(self._kept) > MAX_QUERIES
+                or sum(kept_query.size for kept_query in self._kept.values()) > MAX_POSITION_BYTES
             ):
                 self._kept.popitem(last=False)
 
 
-def checked_request(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a query that *asked* has, without empty ones. Raises: QuestionError for wrong types."""
+def checked_request(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a query that *question* has, without empty ones. Raises: QuestionError for wrong types."""
     types = {"words": str, "where": str, "language": str, "facets": list, "sort": list}
     request: dict[str, Any] = {}
     for name, type_ in types.items():
-        value = asked.get(name)
+        value = question.get(name)
         if value is not None and not isinstance(value, type_):
             raise QuestionError(f"{name} is not a {type_.__name__}")
         if isinstance(value, list) and not (len(value) <= 100 and all(isinstance(part, dict) for part in value)):

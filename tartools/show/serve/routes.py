@@ -140,14 +140,14 @@ class Routes:
             "replaced": self._source.replaced,
         }
 
-    def query(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer: id and number of samples of the query *asked*, a JSON object of the page.
+    def query(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer: id and number of samples of the query *request*, a JSON object of the page.
 
         Its parts, all optional, are words, where, language, facets and sort: see `checked_request`. The query is kept,
         so that other requests can name it by its id. Answers {"query": id, "samples": count, "seconds": time that it
         took}. Raises: QuestionError if it is malformed or takes too long.
         """
-        query = self._queries.make(asked)
+        query = self._queries.make(request)
         return {"query": query.id, "samples": query.samples, "seconds": round(query.seconds, 4)}
 
     def _query(self, query_id: object) -> Query:
@@ -218,36 +218,36 @@ class Routes:
         except ValueError:
             raise RangeError(size) from None
         begin, end = chosen or (0, size)
-        more = {"Accept-Ranges": "bytes"}
+        headers = {"Accept-Ranges": "bytes"}
         if chosen:
-            more["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
         if type_ == BINARY_TYPE:
-            more["Content-Disposition"] = "attachment"
-        return Answer(type_, _parts(read, begin, end), end - begin, more, 206 if chosen else 200)
+            headers["Content-Disposition"] = "attachment"
+        return Answer(type_, _parts(read, begin, end), end - begin, headers, 206 if chosen else 200)
 
     # ---- the choice ----
 
-    def _choice(self, asked: Mapping[str, Any]) -> choices.ChosenSamples:
-        if "bitmap" in asked:
-            positions = choices.positions_in_bitmap(asked["bitmap"], self._index.rows)
+    def _choice(self, request: Mapping[str, Any]) -> choices.ChosenSamples:
+        if "bitmap" in request:
+            positions = choices.positions_in_bitmap(request["bitmap"], self._index.rows)
             return choices.ChosenSamples(positions, None)
-        if "query" in asked:
-            return choices.ChosenSamples(None, self._query(asked["query"]))
-        return choices.ChosenSamples(choices.checked_positions(asked.get("positions"), self._index.rows), None)
+        if "query" in request:
+            return choices.ChosenSamples(None, self._query(request["query"]))
+        return choices.ChosenSamples(choices.checked_positions(request.get("positions"), self._index.rows), None)
 
-    def choice(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+    def choice(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer: the command line that copies the chosen samples."""
-        chosen = self._choice(asked)
+        chosen = self._choice(request)
         return {"samples": chosen.samples, **choices.command_lines(chosen, self._urls)}
 
-    def choice_keys(self, asked: Mapping[str, Any]) -> Answer:
+    def choice_keys(self, request: Mapping[str, Any]) -> Answer:
         """Answer: the list of the keys of the chosen samples."""
-        lines = choices.key_lines(self._choice(asked), self._index)
+        lines = choices.key_lines(self._choice(request), self._index)
         return Answer("text/plain; charset=utf-8", lines, None, saved_as(choices.KEYS_FILE))
 
-    def choice_table(self, asked: Mapping[str, Any]) -> Answer:
+    def choice_table(self, request: Mapping[str, Any]) -> Answer:
         """Answer: the table of the rows of the chosen samples."""
-        chosen = self._choice(asked)
+        chosen = self._choice(request)
         if self._tables != probe_all(list(self._tables)):
             self._source.replaced = True
             raise StorageError("the table was replaced since it was read: start tarshow --serve again")

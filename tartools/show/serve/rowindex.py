@@ -192,8 +192,8 @@ class RowIndex:
     @property
     def text_columns(self) -> list[IndexColumn]:
         """The columns in which words are searched: the key, and texts of samples."""
-        others = {self.layout.shard_column, *(column.name for column in self.fault_columns)}
-        return [column for column in self.columns.values() if column.type == "text" and column.name not in others]
+        excluded = {self.layout.shard_column, *(column.name for column in self.fault_columns)}
+        return [column for column in self.columns.values() if column.type == "text" and column.name not in excluded]
 
     def ask(
         self,
@@ -318,19 +318,19 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
     import duckdb
 
     failures: list[BaseException] = []
-    done = 0
+    loaded = 0
 
     def batches() -> Iterator[Any]:
-        nonlocal done
+        nonlocal loaded
         try:
             for rows in inputs.batches():
                 yield layout.arranged(rows)
-                done += len(rows)
+                loaded += len(rows)
         except BaseException as error:
             failures.append(error)  # DuckDB replaces it by its own
             raise
 
-    account.progress.phase = Phase("loading", inputs.rows, lambda: done)
+    account.progress.phase = Phase("loading", inputs.rows, lambda: loaded)
     arranged = batches()
     first = next(arranged, None)
     if first is None:

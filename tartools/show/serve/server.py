@@ -189,8 +189,8 @@ class PageHandler(BaseHTTPRequestHandler):
         elif status == 500:
             self.server.report("".join(traceback.format_exception(error)))
             text = f"this is a bug in tarshow: {type(error).__name__}: {error}"
-        more = {"Content-Range": f"bytes */{error.size}"} if isinstance(error, RangeError) else {}
-        self._send_json({"error": text or "there is not enough memory"}, status, more)
+        headers = {"Content-Range": f"bytes */{error.size}"} if isinstance(error, RangeError) else {}
+        self._send_json({"error": text or "there is not enough memory"}, status, headers)
 
     def _get(self, path: str, fields: Mapping[str, str]) -> None:
         if path in self.server.files:
@@ -220,12 +220,12 @@ class PageHandler(BaseHTTPRequestHandler):
         if route is None:
             raise NotThereError(f"there is no {path}")
         try:
-            asked = json.loads(body)
+            request = json.loads(body)
         except (ValueError, RecursionError):
-            asked = None
-        if not isinstance(asked, dict):
+            request = None
+        if not isinstance(request, dict):
             raise QuestionError("a request is a JSON object")
-        self._send_answer(route(asked))
+        self._send_answer(route(request))
 
     def _send_answer(self, answer: Any) -> None:
         """Send *answer*: an `Answer`, or a value as JSON."""
@@ -267,8 +267,8 @@ class PageHandler(BaseHTTPRequestHandler):
         self.send_response(status)
         length = {"Transfer-Encoding": "chunked"} if size is None else {"Content-Length": str(size)}
         length = {} if status in NO_BODY else length
-        kept = {"Cache-Control": "no-store"}
-        for name, value in {**SAFE_HEADERS, **kept, "Content-Type": type_, **length, **headers}.items():
+        caching = {"Cache-Control": "no-store"}
+        for name, value in {**SAFE_HEADERS, **caching, "Content-Type": type_, **length, **headers}.items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")

@@ -103,8 +103,8 @@ def repository_shards(inputs: InputsToCheck) -> list[Shard]:
             continue
         parts = parts_of(url)
         name = drop_commit(parts[0].name)
-        if found := HUB_PREFIX.match(name):
-            shards.append(Shard(number, name[found.end() :], len(parts)))
+        if match := HUB_PREFIX.match(name):
+            shards.append(Shard(number, name[match.end() :], len(parts)))
         else:
             outside.append(Shard(number, posixpath.normpath(name) if parts[0].is_local else name, len(parts)))
     folders = [shard.path.split("/")[:-1] for shard in outside]
@@ -150,11 +150,11 @@ def splits_of(paths: Sequence[str]) -> dict[str, list[int]]:
     order = sorted(range(len(paths)), key=paths.__getitem__)
     sharded: dict[str, list[int]] = {}
     for index in order:
-        if found := _SHARDED.fullmatch(paths[index]):
-            sharded.setdefault(found[1], []).append(index)
+        if match := _SHARDED.fullmatch(paths[index]):
+            sharded.setdefault(match[1], []).append(index)
     if sharded:
-        known = [split for split in SPLIT_KEYWORDS if split in sharded]
-        return {split: sharded[split] for split in [*known, *sorted(sharded.keys() - known)]}
+        usual_splits = [split for split in SPLIT_KEYWORDS if split in sharded]
+        return {split: sharded[split] for split in [*usual_splits, *sorted(sharded.keys() - usual_splits)]}
     for patterns in (folder_patterns, file_patterns):
         splits = {
             split: [
@@ -200,9 +200,9 @@ def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, 
             summary.note("hf-split", Place(shard.number, -1, "", f"no name for a split: {names[0]}"))
     for indexes in splits.values():
         suffixes = [shards[index].path.rpartition("/")[2].lower().split(".")[1:] for index in indexes]
-        for other in OTHER_MODULES:
-            if sum(names.count(other) for names in suffixes) >= len(suffixes):
-                place = Place(shards[indexes[0]].number, -1, "", f"read as {other}, the other suffix of its name")
+        for module in OTHER_MODULES:
+            if sum(names.count(module) for names in suffixes) >= len(suffixes):
+                place = Place(shards[indexes[0]].number, -1, "", f"read as {module}, the other suffix of its name")
                 summary.note("hf-name", place, len(set(indexes)))
                 break
 
@@ -261,9 +261,9 @@ def note_values(summary: Summary, first: int) -> None:
         return
     names = [name for name, _ in samples[0].types]
     for sample in samples[1:]:
-        others = [name for name, _ in sample.types]
-        if set(others) != set(names):
-            detail = f"has {' '.join(others)}, but {samples[0].key} has {' '.join(names)}"
+        own_names = [name for name, _ in sample.types]
+        if set(own_names) != set(names):
+            detail = f"has {' '.join(own_names)}, but {samples[0].key} has {' '.join(names)}"
             summary.note("hf-first-samples", Place(first, sample.byte, sample.key, detail))
             return
     columns = first_columns(summary, first, samples)

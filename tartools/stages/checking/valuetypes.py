@@ -120,10 +120,10 @@ def conflict(first: ValueType, second: ValueType, path: str = "") -> str:
     if isinstance(first, ListType) and isinstance(second, ListType):
         return conflict(first.element, second.element, f"{path}[]")
     if isinstance(first, StructType) and isinstance(second, StructType):
-        members, others = dict(first.members), dict(second.members)
+        members, second_members = dict(first.members), dict(second.members)
         pairs = (
-            conflict(members.get(name, "null"), others.get(name, "null"), f"{path}.{name}")
-            for name in {**members, **others}
+            conflict(members.get(name, "null"), second_members.get(name, "null"), f"{path}.{name}")
+            for name in {**members, **second_members}
         )
         return next(filter(None, pairs), "")
     return f"{path}: {type_name(first)} and {type_name(second)}"
