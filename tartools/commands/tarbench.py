@@ -3,7 +3,7 @@
 Reads the first samples and measures how fast training gets them, with PyTorch's DataLoader: from loose files, from a
 zip file, from a tar shard in order, and by a table of the shard in order, in shuffled blocks, and fully shuffled.
 Recommends a format and a number of workers; then prints samples and bytes per second, CPU time, where the time goes,
-and the bottleneck of each row. Needs tartools[train].
+and the bottleneck of each row. Needs the extra train.
 
 SHARD may also be a table, a zip file, a folder of files, or a prefix of objects, which ends in a slash. Local data
 are copied, once for each form, to a folder below --tmpdir, which is removed at the end: give a directory on the file

@@ -11,7 +11,7 @@ read from the shards: one request for each, if the shards are on a server.
 has a dot, field('meta.json:width') a value inside JSON; has('txt') is true if the field exists. size('jpg') is the size
 of a payload in bytes. width('jpg') and height('jpg') come from the header of a picture or a video, seconds('flac') from
 that of a sound or a video, rate('flac') (in Hz) from that of a sound, fps('mp4') from that of a video; videos need the
-extra tartools[video]. 'jpg;webp' is the first of these fields that the sample has. match('^n0[12]', key) is true if the
+extra video. 'jpg;webp' is the first of these fields that the sample has. match('^n0[12]', key) is true if the
 regular expression matches anywhere in the text. key, __shard__, __index__ and __size__ are available, as
 are int, float, str, len, abs, min, max and round. A sample that lacks a field of the expression does not match; a value
 that the expression can't handle, such as int() of a word, is an error.

@@ -25,7 +25,7 @@ opus, mp3, m4a) it adds FIELD.seconds, FIELD.rate, FIELD.channels, FIELD.format 
 (mp4, m4v, mov, mkv, webm, avi) FIELD.seconds, FIELD.width, FIELD.height, FIELD.fps (frames per second, the mean),
 FIELD.codec and FIELD.broken. Only headers are read, or all frame headers of an MP3 that does not say its length;
 with --decode, pictures, WAV, FLAC and Ogg are decoded. Facts of a payload that can't be read are null. Videos and m4a
-need PyAV, the extra tartools[video]. FFmpeg reads their bytes alone: playlists, and what else names files or servers,
+need PyAV, the extra video. FFmpeg reads their bytes alone: playlists, and what else names files or servers,
 are no videos here.
 
 --hash adds FIELD.blake2b: the 16-byte BLAKE2b digest of the payload (b2sum -l 128). --dhash adds FIELD.dhash, 64 bits

@@ -20,7 +20,7 @@ if the samples come from stdin. The last 10,000 samples, or 256 MiB of them, can
 and 8 MiB per sample, 24 MiB in all), a filter, and the counts of classes and sizes. It reads everything, decodes all
 pictures to find broken ones, and shows 200 samples drawn at random, as a message on stderr says. --random N changes
 that number. -c N reads and shows only the first N. --large puts pictures of up to 1,024 pixels on the page, instead of
-384. Videos have a still if PyAV is installed (pip install 'tartools[video]').
+384. Videos have a still if PyAV is installed (the extra video).
 
 The filter of the page, and / of -i, accept words, field=part for a part of a value, and field==value for a whole value.
 Words with blanks are quoted: "cls=sea lion".

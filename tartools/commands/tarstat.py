@@ -13,7 +13,7 @@ are neither classes nor pictures are not read at all. Names and values are escap
 
 --hours adds up the lengths of the sounds (wav, flac, ogg, opus, mp3, m4a) and videos (mp4, mov, mkv, webm, avi) in each
 field, from their headers. Those that can't be read are counted and listed as broken, as pictures are; --decode also
-decodes WAV, FLAC and Ogg. Videos and m4a need PyAV, the extra tartools[video].
+decodes WAV, FLAC and Ogg. Videos and m4a need PyAV, the extra video.
 
 For tables, only the columns are read, so sizes are those of the samples, without headers and padding. Classes come from
 columns with the names of their fields (tarindex -f cls), pictures from the columns of tarindex --pictures; without
@@ -47,8 +47,8 @@ remote shards is mostly waiting: -p 16 is faster than the default.
                 classes (values: how many; counts; long: above 256 bytes),
                 pictures (formats, sizes, width, height, broken; broken_in and
                 why: of the first that is; broken_keys)
-                with --hours, lengths (count, hours, seconds in all, min, median
-                and max in seconds; broken ... as for pictures)
+                with --hours, lengths (count, hours; seconds: all, min, median
+                and max; broken ... as for pictures)
   values        with --classes json:split: field, samples, missing,
                 missing_in, classes, as above
   combinations  of each, the most frequent first: fields, samples
