@@ -246,7 +246,8 @@ def test_a_hundred_thousand_samples_scroll(visit: Visit, many: Path, size: tuple
     expect(page.locator(f'#samples > li[data-index="{top}"]')).to_have_count(0)
     rows.clear()
     elapsed = page.evaluate(FLIGHT)
-    assert len(rows) <= elapsed / 70 + 2  # the scroll bar flies past: what is not seen is not loaded
+    # the scroll bar flies past 400 pages of rows: every 70 ms those that are seen are loaded, which may be two
+    assert len(rows) <= 2 * (elapsed / 70 + 2)
     page.evaluate("scroller.scrollTop = scroller.scrollHeight / 4")
     expect(page.locator("#samples > li[data-filled]").first).to_have_attribute(
         "data-index", re.compile(r"^2[2-5]\d{3}$")
