@@ -153,8 +153,8 @@ def visit(chromium: Browser, servers: Servers) -> Iterator[Visit]:
         page.on("console", lambda message: None if is_expected(message.text) else troubles.append(message.text))
         page.goto(address)
         if fragment:
+            page.goto("about:blank")  # so that the next address is loaded, not only looked up in the open page
             page.goto(f"{origin}/{fragment}")
-            page.reload()
         expect(page.locator("#count")).not_to_be_empty()
         return page
 
@@ -421,6 +421,7 @@ def test_by_keys_alone(visit: Visit, folder: Path) -> None:
         press(page, "Enter")
     press(page, "Escape", "f")
     expect(page.get_by_role("complementary", name="Filters")).to_be_visible()
+    expect(page.locator(".facets .line").first).to_be_visible()
     for _ in range(20):
         press(page, "Tab")
         if page.evaluate("document.activeElement.matches('.facets .line')"):
@@ -446,6 +447,7 @@ def test_the_help_and_the_docs_list_the_same_keys(visit: Visit, folder: Path) ->
 def test_one_sample_with_all_its_fields(visit: Visit, folder: Path) -> None:
     page = visit(folder / "mixed.tar", fragment="#q=__key__+%3D+'n1/0003'&lang=sql")
     count(page, "1 of 63 samples")
+    focused(page, 0)
     press(page, "Enter")
     large = page.locator("#large")
     expect(large.locator("h3 .name")).to_have_text(["jpg", "cls", "json", "Columns", "Place"])
@@ -528,6 +530,7 @@ def test_markup_in_shards_stays_text(visit: Visit, tmp_path: Path, size: tuple[i
     search(page, "alert(2)")
     count(page, "6 samples")
     expect(page.locator(".chip")).to_have_text("“alert(2)”")
+    focused(page, 0)
     press(page, "v", "Enter")
     expect(page.locator("#large-key")).to_have_text(key)
     fields = page.locator("#large .field")
@@ -536,6 +539,7 @@ def test_markup_in_shards_stays_text(visit: Visit, tmp_path: Path, size: tuple[i
     assert json.dumps(HOSTILE) in (fields.locator(".json").text_content() or "")
     press(page, "Escape")
     press(page, "f")
+    expect(page.locator(".facets .line").filter(has_text=HOSTILE).first).to_be_visible()
     facets = page.locator(".facets .line .name").all_inner_texts()
     page.locator(".facets .line").filter(has_text=HOSTILE).first.click()
     expect(page.locator(".chip").last).to_contain_text(HOSTILE)
