@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tartools.tables.resolve import open_parquet
 
 from tartools.formats.parquetread import read_small_batches
+from tartools.tables.source import open_parquet
 from tests.archives import GNU, entry, header
 from tests.commands.conftest import Inside
 from tests.conftest import Run, has_end, make_tar, members_of
