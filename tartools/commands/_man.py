@@ -41,14 +41,16 @@ def man(
     page = find_page(name)
     if page is None:
         raise TarToolsError(f"the man pages were not installed; {name} --help has the text of {name}'s")
-    if not sys.stdout.isatty():
-        print_now(plain_text(page.read_text(), min(shutil.get_terminal_size().columns, MAX_PAGE_COLUMNS)))
-        return 0
-    if shutil.which("man") and not shutil.which("man.REAL"):  # which Ubuntu's containers hide behind a notice
+    has_man = shutil.which("man") and not shutil.which("man.REAL")  # which Ubuntu's containers hide behind a notice
+    if sys.stdout.isatty() and has_man:
         os.execvp("man", ["man", *(["-l"] if sys.platform == "linux" else []), str(page)])  # noqa: S606
-    import pydoc
+    text = plain_text(page.read_text(), min(shutil.get_terminal_size().columns, MAX_PAGE_COLUMNS))
+    if sys.stdout.isatty():
+        import pydoc
 
-    pydoc.pager(plain_text(page.read_text(), min(shutil.get_terminal_size().columns, MAX_PAGE_COLUMNS)))
+        pydoc.pager(text)
+    else:
+        print_now(text)
     return 0
 
 

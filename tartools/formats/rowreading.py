@@ -125,7 +125,7 @@ def is_text_table(url: str) -> bool:
 
 
 def _table_format(url: str) -> str | None:
-    """Return the format of the table *url*, by its suffix before that of a compression; None for other suffixes."""
+    """Return the format of the table *url* by its suffix, before a suffix such as .gz; None if it is unknown."""
     return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
 
 

@@ -110,6 +110,24 @@ BRANDS = {  # brand of an MPEG-4 file, at byte 8 (ISO/IEC 14496-12, 4.3); "" is 
 }
 BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip", b"styp")  # of MPEG-4, at byte 4
 
+# first suffix of a type of files -> Content-Type for a browser (RFC 6838): never markup, nor pictures with scripts
+CONTENT_TYPES = {
+    "jpg": "image/jpeg",
+    "png": "image/png",
+    "gif": "image/gif",
+    "bmp": "image/bmp",
+    "webp": "image/webp",
+    "avif": "image/avif",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
+    "oga": "audio/ogg",
+    "wav": "audio/wav",
+    "m4a": "audio/mp4",
+    "mkv": "video/webm",
+    "avi": "video/x-msvideo",
+    "mov": "video/quicktime",
+    "m4v": "video/mp4",
+}
 BY_SUFFIX = {suffix: row for row in (*TYPES, *RIFFS.values(), *BRANDS.values()) for suffix in row.suffixes}
 PICTURES, SOUNDS, VIDEOS, ARRAYS = (
     frozenset(suffix for suffix, row in BY_SUFFIX.items() if row.kind == kind)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from av.container import InputContainer
     from av.stream import Stream
+    from PIL.Image import Image
+
+    from tartools.tar import Member
 
 # name of a type in `filetypes` -> FFmpeg's demuxer
 DEMUXERS = {
@@ -65,6 +68,16 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
     return av.open(file, "r", format=demuxer, options=options, io_open=_refuse_file, metadata_errors="replace")
 
 
+def first_frame(member: Member) -> Image | None:
+    """Return the first frame of the video *member* as a picture of Pillow; None if it has no frame.
+
+    Raises: TarToolsError without PyAV; ValueError, OSError and other errors of PyAV if it is no video, or damaged.
+    """
+    with member.open() as file, open_video(file, member.size, decode=True) as opened:
+        frame = next(opened.decode(video=0), None) if opened.streams.video else None
+        return None if frame is None else frame.to_image()  # type: ignore[no-untyped-call]
+
+
 def stream_length(opened: InputContainer, stream: Stream) -> Fraction | None:
     """Return the seconds of *stream* of *opened* by its header, or by the tag that Matroska has for it.
 
@@ -84,7 +97,7 @@ def file_length(opened: InputContainer) -> Fraction | None:
 
 
 def stream_seconds(opened: InputContainer, stream: Stream) -> float | None:
-    """Return the length of a *stream* of *opened* in seconds, else that of the whole file; None if it says neither."""
+    """Return the seconds of *stream* of *opened*, or of the whole file if only this is known; None if neither is."""
     length = stream_length(opened, stream) or file_length(opened)
     return None if length is None else float(length)
 

@@ -152,9 +152,10 @@ def bulk_from_files(
     bulk = locate_payloads(headers_at, begins, ends)
     if bulk is None:
         return None
-    files_of = [descriptors] * len(bulk.fields)  # for each field, the descriptors for the samples
-    starts = np.maximum(bulk.offsets, 0).tolist()
-    if join is not None:
+    if join is None:
+        files_of = [descriptors] * len(bulk.fields)  # for each field, the descriptors for the samples
+        starts = np.maximum(bulk.offsets, 0).tolist()
+    else:
         joined = join(bulk)
         if joined is None:
             return None

@@ -365,7 +365,7 @@ def _check_openclip_names(urls: Sequence[str], folder: str) -> None:
 
 
 def _check_openclip(row: IndexedSample) -> None:
-    """Raise SampleError if open_clip would make no sample, or several, of that of *row*."""
+    """Raise SampleError if open_clip would read the sample of *row* as none, or as several."""
     _check_grouping("open_clip", row)
     fields = [part.field.lower() for part in row.parts]
     for part, field in zip(row.parts, fields, strict=True):

@@ -92,7 +92,7 @@ class RowBlock:
         self.ends.extend(bounds[1:])
 
     def _add_column(self, first: int, count: int, same: Combination, column: FieldColumn, repeated: bool) -> None:
-        """Add *column*, one field of the samples *same*, to the rows from *first* on, of which there are *count*.
+        """Add *column*, one field of the samples *same*, to *count* rows from *first* on.
 
         *same*: all of these rows, or some with the same fields. *repeated*: True if these samples have the field twice,
         so that its place is not known.

@@ -1,4 +1,4 @@
-"""Parts of sounds and videos: what `Sound` and `Video` have in common, and how `decode=` names them by field.
+"""Parts of sounds and videos: the common base of `Sound` and `Video`, which `decode=` gives by field.
 
 They are no functions of bytes. A field with one is read as a file, by ranges where the payload is a range of a shard,
 so that only the part is read; and it needs the seed of its sample if the part is drawn at random.

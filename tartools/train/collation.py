@@ -88,7 +88,7 @@ def field_names(dataset: Any) -> Sequence[str]:
 
 
 def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: str) -> str:
-    """Return why *samples* do not fit into one batch, and what to write; "" if no reason is found.
+    """Return the reason why *samples* do not fit into one batch, and advice; "" if no reason is found.
 
     *names*: fields of samples that are tuples of as many values. *argument*: takes another function for batches.
     """
@@ -143,7 +143,7 @@ def _unequal_message(subject: str, sizes: str, advice: str) -> str:
 
 
 def _shape_advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) -> str:
-    """Return what to write so that values of *field* with different *shapes* fit into one batch.
+    """Return the advice by which values of *field* with different *shapes* fit into one batch.
 
     *argument*: takes another function for batches.
     """

@@ -287,7 +287,7 @@ DECODERS: dict[str, type[PictureDecoder | SoundDecoder]] = {PICTURE: PictureDeco
 
 
 def named_decoders(name: str, resize: Any = None) -> list[PictureDecoder | SoundDecoder]:
-    """Return the decoders called *name*, such as "pil", or "torch" for pictures and for sounds; that of pictures first.
+    """Return the decoders called *name*, such as "pil"; of "torch" the decoder of pictures, then of sounds.
 
     *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     Raises: ValueError for an unknown name, or another size.

@@ -271,7 +271,7 @@ class LoaderDocuments:
         return self._loader.samples_in_batch
 
     def load(self, entries: Sequence[State]) -> None:
-        """Have the next epoch resume from that of *entries*, states of blocks, that is of this rank.
+        """Have the next epoch resume from the state of this rank in *entries*, states of blocks.
 
         Raises: StateError if it is of other data or another order.
         """
@@ -378,7 +378,7 @@ class TokenBlocks(IterableDataset[Any]):
             yield self._value(tokens, bounds)
 
     def _begin_next(self, is_over: bool) -> None:
-        """Forget the loaded state, which was used; if the epoch *is_over*, the place is that of the source."""
+        """Forget the loaded state, which was used. *is_over*: the epoch has ended: the source has the place."""
         self._loaded_state = None
         if is_over:
             self._place = None
@@ -407,7 +407,7 @@ class TokenBlocks(IterableDataset[Any]):
         return make_state(values | {"tokens": tokens, "size": size, "batch": batch})
 
     def load_state_dict(self, state: Any) -> None:
-        """Have the next iteration resume from *state*: of these blocks, or the list of those of all ranks.
+        """Have the next iteration resume from *state*: a state of these blocks, or a list of the states of all ranks.
 
         Of a stream it may also be that of a StatefulDataLoader. It goes on with as many ranks, and of a stream as many
         workers, as before: the tokens that a document has left belong to its reader.

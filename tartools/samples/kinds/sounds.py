@@ -78,7 +78,7 @@ def sound_fault(error: Exception) -> str:
 
 
 def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
-    """Return the values of `SOUND_FACTS` of the sound *member*: those of its header, and why it is broken, or None.
+    """Return the `SOUND_FACTS` of *member*, from its header; the last is the reason if it is broken, else None.
 
     With *decode*, WAV, FLAC and Ogg are decoded to find out whether they are whole. Raises: TarToolsError if the
     payload can't be read, and for MPEG-4 without PyAV.

@@ -111,7 +111,7 @@ class Overview:
         self.counts.add(part)
 
     def _add_values(self, combinations: Iterable[Combination]) -> None:
-        """Add the values of the fields that may hold classes, of samples after those counted so far, to `orders`."""
+        """Add the values of fields that may hold classes to `orders`, for the samples that follow those counted."""
         values: dict[str, list[tuple[int, str]]] = {}
         for same in combinations:
             for column in same.columns:

@@ -14,23 +14,19 @@ from typing import Any, NamedTuple
 
 from tartools.errors import StorageError, TarToolsError, printable
 from tartools.samples import decoding
-from tartools.samples.filetypes import MAGIC_BYTES, VIDEO, type_of_file
+from tartools.samples.filetypes import CONTENT_TYPES, MAGIC_BYTES, VIDEO, type_of_file
 from tartools.samples.kinds import describe, may_be_picture
 from tartools.samples.kinds.kind import Description
 from tartools.samples.kinds.sounds import read_sound
 from tartools.samples.sample import Sample, field_name
-from tartools.samples.videos import open_video
+from tartools.samples.videos import first_frame
 from tartools.tar import Member
 
 # of WebP: two thirds of what JPEG takes to look as good; more effort saves 10 % and takes 50 %
 WEBP_QUALITY, WEBP_EFFORT = 75, 1
 MAX_LOSSLESS_PIXELS = 64  # pixels; smaller pictures are stored without loss and drawn unsmoothed
 WAVEFORM_COLUMNS = 120  # of a waveform
-# first suffix of a type of files -> media type (RFC 6838)
-MEDIA_TYPES = {
-    **{"wav": "audio/wav", "flac": "audio/flac", "oga": "audio/ogg", "mp3": "audio/mpeg", "m4a": "audio/mp4"},
-    **{"m4v": "video/mp4", "mkv": "video/webm"},
-}
+PLAYED_VIDEOS = ("video/mp4", "video/webm")  # content types; of the others few browsers know the codecs
 WEBM_MARK, WEBM_MARK_BYTES = b"webm", 64  # the DocType of WebM, which browsers play; of other Matroska they may not
 SHOWN_TEXT_BYTES = 2000  # of a text that a tile shows
 SILENT_PLAYER = '<p class="silent">too large to be played here</p>'
@@ -208,7 +204,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
 
 
 def is_video(member: Member) -> bool:
-    """True if the first bytes of *member* are those of a video."""
+    """True if *member* begins as a video does."""
     with member.open() as file:
         file_type = type_of_file(file.read(MAGIC_BYTES))
     return file_type is not None and file_type.kind == VIDEO
@@ -239,15 +235,15 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 def still(member: Member, words: str, side: int) -> str:
     """Return the HTML of the first frame of the video *member*, of up to *side* by *side* pixels; *words* describe it.
 
-    "" if it can't be decode_reduced, or PyAV is not installed. Raises: StorageError if its file has become shorter.
+    "" if it can't be decoded, or PyAV is not installed. Raises: StorageError if its file has become shorter.
     """
     try:
-        with member.open() as file, open_video(file, member.size, decode=True) as opened:
-            frame: Any = next(opened.decode(video=0))
-            picture = frame.to_image()
+        picture = first_frame(member)
     except (StorageError, MemoryError):
         raise
     except Exception:  # FFmpeg's errors have many classes; no PyAV is a TarToolsError
+        return ""
+    if picture is None:
         return ""
     size = picture.size
     picture.thumbnail((side, side))
@@ -293,8 +289,8 @@ def video_player(member: Member, name: str, face: str) -> str:
     """
     payload = member.read()
     file_type = type_of_file(payload[:MAGIC_BYTES])
-    kind = MEDIA_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
-    if kind is None or (kind == "video/webm" and WEBM_MARK not in payload[:WEBM_MARK_BYTES]):
+    kind = CONTENT_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
+    if kind not in PLAYED_VIDEOS or (kind == "video/webm" and WEBM_MARK not in payload[:WEBM_MARK_BYTES]):
         return ""
     source = embedded(payload, kind) + FIRST_FRAME
     hidden = " class=large" if face else ""
@@ -305,7 +301,7 @@ def player(member: Member, name: str) -> str:
     """Return the HTML player of the sound *member*, labelled *name*; "" if browsers do not know its format."""
     payload = member.read()
     file_type = type_of_file(payload[:MAGIC_BYTES])
-    kind = MEDIA_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
+    kind = CONTENT_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
     if kind is None:
         return ""
     source = embedded(payload, kind)

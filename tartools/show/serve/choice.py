@@ -1,4 +1,4 @@
-"""What a person chose: the command line that does the same, a list of keys, a table of the rows."""
+"""The chosen samples: the command line that copies them, a list of their keys, a table of their rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS_AT_ONCE = 10_000  # that are read from the index
 
 
 class ChosenSamples(NamedTuple):
-    """Samples that a person chose: those at *positions*, or all of *query*; one of them is None."""
+    """The chosen samples: the samples at *positions*, or all of *query*. One of the two is None."""
 
     positions: Sequence[int] | None
     query: Query | None
@@ -125,7 +125,7 @@ def _key_parts(choice: ChosenSamples, index: RowIndex, name: str) -> Iterator[by
 
 @dataclass
 class ChosenRows:
-    """What a table of chosen rows has: their unified *schema*, and the *catalog* of their shards."""
+    """The unified *schema* of a table of chosen rows, and the *catalog* of their shards."""
 
     schema: Any
     catalog: ShardCatalog

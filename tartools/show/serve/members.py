@@ -1,4 +1,4 @@
-"""The rows and members of samples by position: what the index knows, and bytes, read from shards when asked for.
+"""Rows of the index, and members of samples, by position; bytes are read from shards when they are asked for.
 
 A member that the index places is read alone: a range of a local file, or of an object; its shard has to have the
 version that was indexed. Otherwise the sample is read, as any command reads the samples of a table.
@@ -44,7 +44,7 @@ class MemberPlace(NamedTuple):
 
 
 class SampleRow(NamedTuple):
-    """What the index knows about a sample.
+    """A row of the index: facts about a sample.
 
     `shard`: its URL to show; `begin`: its offset there; `size`: in bytes, with headers.
     `fields`: sizes of its fields, in the order of the archive; None if the data set does not say.
@@ -82,7 +82,7 @@ class SampleSource:
     # ---- rows ----
 
     def rows(self, positions: Sequence[int]) -> list[SampleRow]:
-        """Return what the index knows about the samples at *positions*, in that order."""
+        """Return the rows of the samples at *positions*, in that order."""
         if not positions:
             return []
         layout, columns = self._index.layout, list(self._index.columns.values())

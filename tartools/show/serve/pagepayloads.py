@@ -15,6 +15,7 @@ from tartools.samples import decoding
 from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import (
     BY_SUFFIX,
+    CONTENT_TYPES,
     MAGIC_BYTES,
     NUMBER_SUFFIXES,
     OTHER,
@@ -27,7 +28,7 @@ from tartools.samples.filetypes import (
 )
 from tartools.samples.kinds.arrays import ARRAY_LIMIT, array_header
 from tartools.samples.kinds.sounds import read_sound
-from tartools.samples.videos import open_video
+from tartools.samples.videos import first_frame
 from tartools.tar import Member
 
 CACHE_BYTES = 64 << 20  # bytes of thumbnails that are kept
@@ -36,28 +37,10 @@ MIN_SIDE, MAX_SIDE = 16, 2048  # pixels of a thumbnail
 JPEG_QUALITY = 85
 HEATMAP_SIDE = 512  # pixels, at most
 BINARY_TYPE = "application/octet-stream"
-# What browsers show or play, by the first bytes: never markup, and never a picture that may have scripts.
-CONTENT_TYPES = {
-    "jpg": "image/jpeg",
-    "png": "image/png",
-    "gif": "image/gif",
-    "bmp": "image/bmp",
-    "webp": "image/webp",
-    "avif": "image/avif",
-    "mp3": "audio/mpeg",
-    "flac": "audio/flac",
-    "oga": "audio/ogg",
-    "wav": "audio/wav",
-    "m4a": "audio/mp4",
-    "mkv": "video/webm",
-    "avi": "video/x-msvideo",
-    "mov": "video/quicktime",
-    "m4v": "video/mp4",
-}
 
 
 class NoPictureError(Exception):
-    """A payload of which there is no picture; the message says why."""
+    """There is no picture of a payload; the message says why."""
 
 
 def kind_of_name(field: str) -> str:
@@ -175,11 +158,9 @@ def video_still(member: Member, side: int) -> object:
     """
     if find_spec("av") is None:
         raise NoPictureError(f"a still of a video needs PyAV: {how_to_install('av')}")
-    with member.open() as file, open_video(file, member.size, decode=True) as container:
-        frame = next(container.decode(video=0), None) if container.streams.video else None
-        if frame is None:
-            raise NoPictureError("the video has no frame")
-        picture = frame.to_image()  # type: ignore[no-untyped-call]
+    picture = first_frame(member)
+    if picture is None:
+        raise NoPictureError("the video has no frame")
     picture.thumbnail((side, side))
     return picture
 

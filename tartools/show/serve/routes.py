@@ -46,7 +46,7 @@ Fields = Mapping[str, str]  # the query of an address, by name
 
 
 class NotThereError(Exception):
-    """What a request names does not exist, or not any more; the message says what."""
+    """A request names a sample, query or path that does not exist, or not any more; the message has its name."""
 
 
 class RangeError(Exception):
@@ -218,12 +218,12 @@ class Routes:
         except ValueError:
             raise RangeError(size) from None
         begin, end = chosen or (0, size)
-        headers = {"Accept-Ranges": "bytes"}
+        answer_headers = {"Accept-Ranges": "bytes"}
         if chosen:
-            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+            answer_headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
         if type_ == BINARY_TYPE:
-            headers["Content-Disposition"] = "attachment"
-        return Answer(type_, _parts(read, begin, end), end - begin, headers, 206 if chosen else 200)
+            answer_headers["Content-Disposition"] = "attachment"
+        return Answer(type_, _parts(read, begin, end), end - begin, answer_headers, 206 if chosen else 200)
 
     # ---- the choice ----
 

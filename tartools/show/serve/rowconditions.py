@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tartools.show.serve.rowindex import ROWS_TABLE, IndexColumn, QuestionError, RowIndex
+from tartools.show.serve.rowindex import ROWS_TABLE, IndexColumn, QuestionError, RowIndex, quoted_name
 
 MAX_CONDITION_CHARS = 4000  # of SQL or of an expression
 MAX_WORDS = 32
@@ -125,8 +125,6 @@ def broken_condition(index: RowIndex) -> Condition:
 
 def _size_columns(index: RowIndex) -> Iterator[tuple[str, str]]:
     """Yield (field, quoted name of the column of its sizes) of all fields of *index*, in all sets."""
-    from tartools.show.serve.rowindex import quoted_name
-
     for field in index.fields:
         yield field.name, quoted_name(field.size_column)
 
@@ -182,7 +180,10 @@ def _parse(text: str, index: RowIndex) -> Any:
 
 
 def _check_allowed(part: Any) -> None:
-    """Raise QuestionError if *part*, of a parsed condition, has anything but what `ALLOWED_` names."""
+    """Raise QuestionError if *part*, of a parsed condition, has a class or a function that is not allowed.
+
+    Allowed are `ALLOWED_CLASSES` and `ALLOWED_FUNCTIONS`.
+    """
     if isinstance(part, list):
         for element in part:
             _check_allowed(element)

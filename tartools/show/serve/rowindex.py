@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from tartools.errors import StorageError, how_to_install, shown
 from tartools.samples.account import Account, Phase
-from tartools.samples.filetypes import NUMBER_SUFFIXES, suffix_of
+from tartools.samples.filetypes import suffix_of
+from tartools.show.serve.textfacts import CLASS_SUFFIXES
 from tartools.storage.scratch import private_directory
 from tartools.tables import schema
 from tartools.tables.inputs import RowInputs, extents_of_unified
@@ -215,7 +216,9 @@ class RowIndex:
         tables: Mapping[str, Any] | None = None,
         seconds: float = QUESTION_SECONDS,
     ) -> Iterator[Any]:
-        """Run *sql*; give the cursor with the answer. It is interrupted after so many *seconds*.
+        """Run *sql*, and give the cursor with the answer to the body of `with`.
+
+        *seconds*: after these it is interrupted.
 
         Raises: QuestionError for anything that DuckDB refuses, for one that takes too long or too much memory.
         """
@@ -374,6 +377,6 @@ def _facet(database: Any, column: IndexColumn) -> str:
     if column.type == "text":
         is_few = values <= MAX_NUMBERS_LISTED or values <= min(MAX_VALUES_PER_FACET, count / 2)
         return "values" if is_few and chars <= FACET_TEXT_CHARS else ""
-    is_class = column.is_integer and suffix_of(column.name) in NUMBER_SUFFIXES | {"label", "labels"}
+    is_class = column.is_integer and suffix_of(column.name) in CLASS_SUFFIXES
     is_few = values <= (MAX_VALUES_PER_FACET if is_class else MAX_NUMBERS_LISTED)
     return "values" if is_few and column.is_integer else "histogram"

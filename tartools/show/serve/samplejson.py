@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -152,8 +152,3 @@ def array_json(position: int, name: str, member: Member) -> Mapping[str, Any]:
     has_map = len(shape) >= 2 and dtype.kind in "biuf" and 0 not in shape
     address = "/api/heatmap?" + urlencode({"position": position, "field": name}) if has_map else None
     return {"shape": list(shape), "heatmap": address}
-
-
-def kinds_of_fields(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (name, kind) of fields, without repeated names."""
-    return [(name, kind_of_name(name)) for name in dict.fromkeys(names)]

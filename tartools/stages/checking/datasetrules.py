@@ -48,7 +48,7 @@ class Shard(NamedTuple):
 
 @dataclass
 class DatasetCard:
-    """What the card of a data set on Hugging Face says.
+    """The contents of the card of a data set on Hugging Face.
 
     `splits`: name -> paths of its shards; empty if names are not known (stdin). `features`: (field, type) of each
     column. `unknown`: the fields whose type is not known; no features then.
@@ -208,7 +208,7 @@ def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, 
 
 
 def named_splits(shards: Sequence[Shard], splits: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """Return split -> patterns of its *shards*, each of which is in one split and matches one pattern.
+    """Return split -> patterns of its *shards*. Each shard is in one split, and matches one pattern.
 
     *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one is in a split of its name.
     """
@@ -306,7 +306,7 @@ def first_columns(summary: Summary, first: int, samples: Sequence[FirstSample]) 
 
 
 def ordered_types(summary: Summary, first: int) -> list[tuple[str, list[ValueType]]]:
-    """Return (field, types of its values) of all samples: first those of the first sample of input *first*.
+    """Return (field, types of its values) of all samples; the fields of the first sample of input *first* come first.
 
     The others follow, sorted by name.
     """

@@ -245,7 +245,7 @@ def check_combination(
 
 
 def skipped_samples(group: Combination, reader: ReaderRules) -> set[int]:
-    """Return the indexes in *group* of samples of which *reader* skips all members, or the first, by their names."""
+    """Return the indexes in *group* of samples whose first member *reader* skips by its name."""
     if b"__" not in b"\n".join(group.keys):
         return set()
     field = group.fields[0].encode("utf-8", "surrogateescape")
@@ -284,7 +284,7 @@ def add_types(
     place: Callable[[int, str], Place],
     summary: Summary,
 ) -> None:
-    """Add the *types* of the payloads of field *name*, one for each sample but those *skipped*, to *summary*.
+    """Add the *types* of field *name*, one for each sample, to *summary*; samples in *skipped* do not count.
 
     `place(number, detail)`: returns the place of a sample.
     """

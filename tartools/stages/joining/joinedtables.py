@@ -22,6 +22,7 @@ from tartools.samples.values import comma_advice, field_list
 from tartools.shards.reading import Reading
 from tartools.shards.shardrows import Indexing, row_inputs_by_source, table_destination
 from tartools.shards.writing import Destination, write_batches
+from tartools.stages.joining.adding import Find
 from tartools.stages.joining.partnerindex import Pairs, index_partners
 from tartools.stages.joining.partners import PartnerFinder, SecondRows, SecondShards
 from tartools.tables import schema
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 ROW_NUMBER_BYTES = 8  # bytes of the number of a row of B
 SET_COLUMNS = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN, schema.MEMBERS_COLUMN)
 
-Find = Callable[[Sequence[bytes]], Sequence[Any]]
 IsChosen = Callable[[str], bool]
 
 
