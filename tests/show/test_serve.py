@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from time import monotonic
@@ -360,6 +361,21 @@ def test_the_database_is_locked_and_has_limits(tmp_path: Path, run: Run, monkeyp
         assert index.ask("SELECT count(*) FROM samples") == [(COUNT + 8,)]
 
 
+def test_a_question_ends_when_the_index_is_closed(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "data.tar").write_bytes(make_data())
+    run("tarindex", "data.tar", "-o", "data.parquet").output()
+    inputs = row_inputs([str(tmp_path / "data.parquet")], Account(), Indexing(Reading(), 1))
+    index = rowindex.make_index(inputs, Account(), str(tmp_path), 1)
+    slow = "SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range * b.range < 0"
+    with ThreadPoolExecutor(rowindex.MAX_QUESTIONS_AT_ONCE) as pool:
+        asked = [pool.submit(index.ask, slow, seconds=3600) for _ in range(rowindex.MAX_QUESTIONS_AT_ONCE)]
+        index.close()
+        for question in asked:
+            assert isinstance(question.exception(), rowindex.QuestionError)
+    with pytest.raises(rowindex.QuestionError, match="the server is ending"):
+        index.ask("SELECT count(*) FROM samples")
+
+
 def test_facets_filter_and_count(client: Client) -> None:
     query, samples = client.query()
     facets = client.answer(f"/api/facets?query={query}")["facets"]
@@ -685,6 +701,25 @@ def test_a_signal_ends_it_while_connections_are_open(tmp_path: Path) -> None:
         client.process.send_signal(signal.SIGINT)
         until(lambda: client.process.poll() is not None, "the end")
         idle.close()
+
+
+def test_a_signal_ends_it_while_questions_are_answered(tmp_path: Path, run: Run) -> None:
+    """Nothing is said of the questions, and the process ends by the signal (see `serving`)."""
+    (tmp_path / "data.tar").write_bytes(make_data())
+    run("tarindex", "-f", "cls", "data.tar", "-o", "data.parquet").output()
+    rows = pyarrow.parquet.read_table(tmp_path / "data.parquet")
+    pyarrow.parquet.write_table(pyarrow.concat_tables([rows] * 300), tmp_path / "many.parquet")
+    with serving(tmp_path, "many.parquet") as client:
+        query, _ = client.query()
+        connections = [socket.create_connection(("127.0.0.1", client.port)) for _ in range(12)]
+        lines = f"GET /api/facets?query={query} HTTP/1.1\r\nHost: localhost\r\nCookie: {client.cookie}\r\n\r\n"
+        for connection in connections:
+            connection.sendall(20 * lines.encode())
+        assert connections[0].recv(17) == b"HTTP/1.1 200 OK\r\n"
+        client.process.send_signal(signal.SIGINT)
+        until(lambda: client.process.poll() is not None, "the end")
+        for connection in connections:
+            connection.close()
 
 
 def test_a_signal_ends_it_while_rows_are_loaded(tmp_path: Path, run: Run) -> None:

@@ -34,6 +34,7 @@ MEMORY_LIMIT = "1GB"  # of DuckDB
 SPILL_LIMIT = "8GB"  # of DuckDB's temporary files
 QUESTION_SECONDS = 20.0  # after which a question is interrupted
 MAX_QUESTIONS_AT_ONCE = 4
+INTERRUPT_SECONDS = 0.05  # between two interrupts of a question, which may have begun after the first
 MAX_VALUES_PER_FACET = 2000  # different values of a column; one with more has no facet of values
 MAX_NUMBERS_LISTED = 12  # different numbers of a column that are listed; more become a histogram
 FACET_TEXT_CHARS = 60  # average length of texts that are listed as values
@@ -171,13 +172,15 @@ class RowIndex:
 
     `fault_columns`: those that say why a payload is broken.
 
-    Several threads may ask at once. `close` ends it, and removes its files.
+    Several threads may ask at once. `close` interrupts them, and removes its files.
     """
 
     def __init__(self, database: Any, folder: str, rows: int, layout: Layout, columns: Sequence[IndexColumn]) -> None:
         self._database = database
         self._folder = folder
         self._turns = threading.BoundedSemaphore(MAX_QUESTIONS_AT_ONCE)
+        self._cursors: set[Any] = set()  # of the questions that are being answered
+        self._is_closed = False
         self.rows = rows
         self.layout = layout
         self.columns = {column.name: column for column in columns}
@@ -220,14 +223,18 @@ class RowIndex:
 
         *seconds*: after these it is interrupted.
 
-        Raises: QuestionError for anything that DuckDB refuses, for one that takes too long or too much memory.
+        Raises: QuestionError for anything that DuckDB refuses, for one that takes too long or too much memory, and
+        once the index is closed.
         """
         import duckdb
 
         with self._turns:
+            if self._is_closed:
+                raise QuestionError("the server is ending")
             cursor = self._database.cursor()
             timer = threading.Timer(seconds, cursor.interrupt)
             timer.daemon = True
+            self._cursors.add(cursor)
             try:
                 for name, table in (tables or {}).items():
                     cursor.register(name, table)
@@ -242,11 +249,22 @@ class RowIndex:
                 raise QuestionError(_first_lines(error)) from None
             finally:
                 timer.cancel()
+                self._cursors.remove(cursor)
                 cursor.close()
 
     def close(self) -> None:
-        """Close the database, and remove its folder."""
+        """Interrupt all questions, close the database, and remove its folder.
+
+        DuckDB does not close while it answers, and a thread that the interpreter ends inside DuckDB aborts the process:
+        so this waits until all questions have ended.
+        """
+        self._is_closed = True
+        for _ in range(MAX_QUESTIONS_AT_ONCE):
+            while not self._turns.acquire(timeout=INTERRUPT_SECONDS):
+                for cursor in list(self._cursors):
+                    cursor.interrupt()
         self._database.close()
+        self._turns.release(MAX_QUESTIONS_AT_ONCE)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

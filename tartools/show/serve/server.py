@@ -121,6 +121,11 @@ class PageServer(ThreadingHTTPServer):
         finally:
             self._turns.release()
 
+    def server_close(self) -> None:
+        """Take no further connection. Answers under way may fail, since files are closed: that is not reported."""
+        self.report = lambda text: None
+        super().server_close()
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing about a connection that the browser has closed."""
 
