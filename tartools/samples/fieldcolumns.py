@@ -103,7 +103,7 @@ class FieldColumn:
         """Return the payloads, or the first *max_bytes* bytes of each. Raises: StorageError if a file has changed."""
         sizes = self.sizes
         if max_bytes is not None and max(sizes) > max_bytes:
-            sizes = [min(size, max_bytes) for size in sizes]
+            sizes = [max_bytes if size > max_bytes else size for size in sizes]
         return self._read(sizes)
 
     def _read(self, sizes: Sequence[int]) -> list[bytes | bytearray]:

@@ -14,8 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import groupby, islice, repeat
-from operator import itemgetter
+from itertools import repeat
 from struct import Struct
 
 from tartools.errors import in_units, shown
@@ -79,24 +78,34 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
     Holds: 100,000 samples with one key; further lists of that key begin with its first sample again.
     """
     size = RECORD_TAIL.size
-    last_key, first_of_key = b"", b""  # encoded; the first record of the last key in the form in which it is sorted
-    for encoded, records_of_key in groupby(records, itemgetter(slice(-size))):
-        same: Iterator[bytes] = records_of_key
-        if OTHER_FORM_MARK in encoded:
-            form, _, key = encoded.partition(OTHER_FORM_MARK)
-            form += END_OF_KEY
-            same = map(itemgetter(slice(-len(key) - size, None)), same)
-            group = list(islice(same, MAX_SAMPLES_OF_KEY))
-            if form == last_key:
-                group.insert(0, first_of_key)
-            else:  # no sample has the key in form NFC
-                last_key, first_of_key, group = form, group[0], []
-        else:
-            group = list(islice(same, MAX_SAMPLES_OF_KEY))
-            last_key, first_of_key = encoded, group[0]
-        while len(group) > 1:
+    encoded, group = b"", list[bytes]()  # the key of the records in *group*
+    cut = 0  # bytes to cut off the begin of each record of *group*: its NFC form
+    nfc_form, first_of_form = b"", b""  # the last key without another form; the first record that has this NFC form
+    is_compared = True  # False: no sample has the NFC form of *group*, which is the first of its forms
+    for record in records:
+        if record[:-size] == encoded:  # usually keys differ: the loop is kept short for that
+            if is_compared:
+                group.append(record[cut:])
+            if len(group) >= MAX_SAMPLES_OF_KEY:
+                yield [unpack_record(record, combinations) for record in group]
+                del group[1:]
+            continue
+        if len(group) > 1:
             yield [unpack_record(record, combinations) for record in group]
-            group = [group[0], *islice(same, MAX_SAMPLES_OF_KEY - 1)]
+        encoded = record[:-size]
+        if OTHER_FORM_MARK not in encoded:
+            cut, is_compared, group = 0, True, [record]
+            nfc_form, first_of_form = encoded, record
+            continue
+        form = encoded.partition(OTHER_FORM_MARK)[0] + END_OF_KEY
+        cut = len(form) + len(UNICODE_FORM_PREFIX)
+        is_compared = form == nfc_form
+        if is_compared:
+            group = [first_of_form, record[cut:]]
+        else:
+            nfc_form, first_of_form, group = form, record[cut:], []
+    if len(group) > 1:
+        yield [unpack_record(record, combinations) for record in group]
 
 
 def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:

@@ -390,10 +390,10 @@ class Checking:
             self.account.shards_done += 1
         return shard
 
-    def _check_batches(self, batches: Iterator[Batch], shard: CheckedShard) -> Iterator[Iterable[bytes]]:
+    def _check_batches(self, batches: Iterator[Batch], shard: CheckedShard) -> Iterator[list[bytes]]:
         """Yield the key records of each of *batches*, for the sort; add the findings to *shard*.
 
-        Findings are added as the records are iterated. For a batch whose places in the shard are not known nothing is
+        For a batch whose places in the shard are not known nothing is
         yielded, and *shard* is noted as not sound.
         """
         for batch in batches:
@@ -403,13 +403,14 @@ class Checking:
             else:
                 yield self._check_rows(rows, shard.summary)
 
-    def _check_rows(self, rows: Rows, summary: Summary) -> Iterator[bytes]:
-        """Add findings about *rows* to *summary*; yield their key records. Raises: StorageError."""
-        yield from check_samples(rows, summary, self.decode)
+    def _check_rows(self, rows: Rows, summary: Summary) -> list[bytes]:
+        """Add findings about *rows* to *summary*; return their key records. Raises: StorageError."""
+        records = check_samples(rows, summary, self.decode)
         if self.reader is not None:
             from tartools.stages.checking.readers import check_as_reader
 
             check_as_reader(rows, summary, self.reader)
+        return records
 
     def _join_parts(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
         """Yield the key records of the sound shards in *tasks*, in blocks; add the findings about them to `summary`.

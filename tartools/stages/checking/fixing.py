@@ -192,8 +192,7 @@ class Fix:
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
             return False
         summary = empty_summary()
-        for _ in check_samples(rows, summary, self.decode):
-            pass
+        check_samples(rows, summary, self.decode)
         return all(is_harmless(code) or code in self.ignored for code in summary.findings) and not any(
             combination and self._missing_fields(names_of_fields(combination)) for combination in summary.combinations
         )

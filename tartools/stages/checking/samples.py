@@ -85,14 +85,15 @@ def empty_summary() -> Summary:
     return Summary(MAX_FINDING_PLACES, MAX_USUAL_COMBINATIONS)
 
 
-def check_samples(rows: Rows, summary: Summary, decode: bool) -> Iterator[bytes]:
-    """Add findings about the samples *rows* to *summary*; yield a key record (`across`) of each that has fields.
+def check_samples(rows: Rows, summary: Summary, decode: bool) -> list[bytes]:
+    """Add findings about the samples *rows* to *summary*; return a key record (`across`) of each that has fields.
 
     Checks keys, names of fields and first bytes of payloads; with *decode*, payloads are decoded. Raises: StorageError
     if a payload can't be read.
     """
+    records: list[bytes] = []
     if not any(same.fields for same in rows.combinations):  # all members are cut
-        return
+        return records
     summary.samples += len(rows.keys)
     summary.stored += rows.stored
     if may_have_findings(rows.keys):
@@ -101,7 +102,8 @@ def check_samples(rows: Rows, summary: Summary, decode: bool) -> Iterator[bytes]
                 summary.note(code, Place(rows.shard, byte, decode_name(key)))
     for group in rows.combinations:
         begins = rows.begins if len(group) == len(rows.keys) else [rows.begins[n] for n in group.numbers]
-        yield from check_group(group, begins, rows, summary, decode)
+        records += check_group(group, begins, rows, summary, decode)
+    return records
 
 
 def check_group(
@@ -110,7 +112,7 @@ def check_group(
     rows: Rows,
     summary: Summary,
     decode: bool,
-) -> Iterable[bytes]:
+) -> Sequence[bytes]:
     """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
     `begins`: the place of each sample of *group*. With *decode*, payloads are decoded; else first bytes are checked.
@@ -242,8 +244,7 @@ def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
     With *decode*, payloads are decoded for that.
     """
     summary = empty_summary()
-    for _ in check_samples(rows_of_samples([sample], 0, [0]), summary, decode):
-        pass
+    check_samples(rows_of_samples([sample], 0, [0]), summary, decode)
     return [(code, tally.first[0].what) for code, tally in summary.findings.items() if not is_harmless(code)]
 
 
