@@ -87,7 +87,7 @@ def _parameter(option: Declared, is_short: bool) -> inspect.Parameter:
 
 
 class _Application(TyperCommand):
-    """A Typer command whose usage line ends with the words in *obj* of its context, such as `[-- COMMAND...]`."""
+    """A Typer command whose usage line ends with the words in the context's `obj`, such as `[-- COMMAND...]`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), *ctx.obj]

@@ -43,7 +43,7 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
     from tartools.samples.columnfields import ChosenColumns
 
     words = select.parse_words(selection.fields) or None
-    chosen = ChosenColumns(words, (), str if selection.verbatim or words is None else str.lower, hidden=False)
+    chosen = ChosenColumns(words, (), str if selection.verbatim or words is None else str.lower, skip_underscored=False)
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         """Write a framed tf.train.Example to *sink* for each sample; leave out samples without a chosen field."""

@@ -181,7 +181,7 @@ def parse_sources(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 def replace_keys(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
     """Yield the items of *mixing*, (item, number of its source, round) triples.
 
-    *round*: how many times the source was read before. With a *template* the items are samples, and get keys made from
+    `round`: how many times the source was read before. With a *template* the items are samples, and get keys made from
     it.
     """
     if template is None:

@@ -230,7 +230,7 @@ class _RowFields:
         pairs = self._by_names[names]
         fields = [(field, row.values[name]) for name, field in pairs]
         if self._gathered is not None:
-            used_names = {*(name for name, _ in pairs), *self._chosen.dropped}
+            used_names = {*(name for name, _ in pairs), *self._chosen.excluded_names}
             rest = {name: value for name, value in row.values.items() if name not in used_names}
             fields.append((self._gathered[1] or GATHERED, rest))
         return fields

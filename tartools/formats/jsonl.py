@@ -88,7 +88,9 @@ class _ChosenNames:
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice
-        self._columns = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, hidden=False)
+        self._columns = ChosenColumns(
+            choice.words, (), str if choice.words is None else str.lower, skip_underscored=False
+        )
         self._chosen: dict[tuple[str, ...], list[tuple[str, str]]] = {}  # names of objects -> (name, new name)
         self._seen: dict[str, None] = {}
 

@@ -65,7 +65,7 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
                 if not sample.members:
                     empty.add(account, f"row {index - begin} of {shown(url)}")
                     continue
-                if keys.left:
+                if keys.remaining:
                     keys.add([sample.raw_key])
                 yield sample
         account.shards_done += 1
@@ -206,7 +206,9 @@ def _choose_columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None
         raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {field_list(names)}")
     has_keys = choice.key is not None or choice.keys.columns
     words = words if has_keys else with_key_column(words, names)
-    chosen = ChosenColumns(words, [*hidden, *[KEY_COLUMN] * bool(has_keys and words is None)], fold, hidden=False)
+    chosen = ChosenColumns(
+        words, [*hidden, *[KEY_COLUMN] * bool(has_keys and words is None)], fold, skip_underscored=False
+    )
     fields = []
     for place, field in chosen.choose({name: place for place, name in enumerate(names)}):
         try:

@@ -206,7 +206,7 @@ def choose_plan_columns(
     key = choice.key_in(titles)
     key_at = None if key is None else titles.index(key)
     fields = {column.field: place for place, column in enumerate(columns) if not column.ignored and place != key_at}
-    chosen = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, hidden=False)
+    chosen = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, skip_underscored=False)
     if lost := " ".join(chosen.missing_words(fields)):
         raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {field_list(titles)}")
     return key_at, [(place, columns[place]._replace(field=field)) for place, field in chosen.choose(fields)]

@@ -166,7 +166,7 @@ class Examples:
             has_keys = self._choice.key is not None or self._choice.keys.columns
             words = self._words if has_keys else with_key_column(self._words, names)
             dropped = [self._choice.key or KEY_FEATURE, KEY_FEATURE] if has_keys else ()
-            chosen = ChosenColumns(words, dropped, self._fold, hidden=False)
+            chosen = ChosenColumns(words, dropped, self._fold, skip_underscored=False)
             self._chosen[names] = chosen.choose({name: n for n, name in enumerate(names)})
         key = self._key(values)
         fields: dict[str, bytes] = {}

@@ -225,7 +225,7 @@ class ZipSamples:
             key, field = split_path(path)
             if not field or key != last:
                 self._samples.append([])
-                if first_keys.left:
+                if first_keys.remaining:
                     first_keys.add([key])
             last = key if field else None
             self._samples[-1].append(info)

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from tartools.errors import option, several, shown
 
-MAX_KEYS_REMEMBERED = (
-    10_000  # samples of a shard whose keys are compared; also the most keys that are remembered to come back
-)
+# samples of a shard whose keys are compared; also the number of returning keys that are remembered
+MAX_KEYS_REMEMBERED = 10_000
 SORT_HINT = "tarsort, or tar --sort=name, brings the members of a key together"
 _LINK_ADVICE = ("carries no sample data", "tar -h --hard-dereference stores files instead")
 SPECIAL_REMEDIES = {  # kind of a special member -> why it is not passed on, and the remedy
@@ -77,8 +76,8 @@ class Account:
     `directories`, `macos_metadata`, `specials`: members that are no part of a sample: directories, files that macOS
     adds, and other members that are no regular files. `warned_empty`: True once `warn_empty` has warned.
     `watched`: functions to call before a commit; each raises if an input has changed, or no sample had a field.
-    `torn`: keys that return after other keys of their shard, each with the first such shard.
-    `progress`: for whoever watches the run. *say* gets one line for each report, and for each warning unless *quiet*.
+    `returning_keys`: up to 10,000 keys that return after other keys of their shard, each with the first such shard.
+    `progress`: for displays of the run. *say* gets one line for each report, and for each warning unless *quiet*.
     """
 
     def __init__(self, say: Callable[[str], None] = report_as_warning, quiet: bool = False) -> None:
@@ -100,9 +99,7 @@ class Account:
         self.progress = Progress()
         self.watched: list[Callable[[], object]] = []  # at the end: they raise what is wrong with inputs and fields
         self.warned_empty = False  # that no sample is in an output
-        self.returning_keys: dict[
-            bytes, str
-        ] = {}  # keys that come back in a shard -> the first such shard; at most MAX_KEYS_REMEMBERED
+        self.returning_keys: dict[bytes, str] = {}  # up to MAX_KEYS_REMEMBERED
 
     @property
     def samples_done(self) -> int:
@@ -119,7 +116,7 @@ class Account:
             setattr(self, name, getattr(self, name) + count)
 
     def reset(self, say: Callable[[str], None]) -> None:
-        """Set the counts of `SUMMED_COUNTERS` to zero, drop the checks, and report to *say* from now on.
+        """Set `specials` and the counts of `SUMMED_COUNTERS` to zero, empty `watched`, report to *say* from now on.
 
         For a forked process, which counts only its own part.
         """
@@ -206,21 +203,22 @@ class Phase(NamedTuple):
 class RepeatedKeyDetector:
     """Detects keys that return after other keys, among the first 10,000 samples of one shard.
 
-    *report*: called with each key that returns. `left`: number of further samples whose keys will be compared.
+    *report*: called with each key that returns. `remaining`: further samples whose keys will be compared; a caller may
+    set it to 0, to end that.
     Holds: the keys compared so far, until there are 10,000.
     """
 
-    __slots__ = ("_known", "_last", "_report", "left")
+    __slots__ = ("_known", "_last", "_report", "remaining")
 
     def __init__(self, report: Callable[[bytes], None]) -> None:
         self._report = report
         self._known: set[bytes] = set()
         self._last = b""
-        self.left = MAX_KEYS_REMEMBERED  # samples whose keys are still to be compared
+        self.remaining = MAX_KEYS_REMEMBERED  # samples whose keys are still to be compared
 
     def add(self, keys: Sequence[bytes]) -> None:
         """Compare the *keys* of the next samples with earlier ones, while they are among the first 10,000."""
-        keys = keys[: self.left]
+        keys = keys[: self.remaining]
         if not keys:
             return
         earlier = self._known
@@ -231,6 +229,6 @@ class RepeatedKeyDetector:
                 earlier.add(key)
         earlier.update(keys)
         self._last = keys[-1]
-        self.left -= len(keys)
-        if not self.left:
+        self.remaining -= len(keys)
+        if not self.remaining:
             earlier.clear()

@@ -61,7 +61,7 @@ class SampleColumns(Protocol):
         """Return the value of the column *name* for each sample, None for null; None if there is no such column."""
 
     def members(self) -> tuple[list[str], Any, Any] | None:
-        """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
+        """Return (fields, offsets, sizes): int64 arrays with a row for each sample and a column for each field, bytes.
 
         An offset is that of the payload in its shard; -1 for an absent field, and -2 for one that is there twice. None
         if the table does not list members.
@@ -70,7 +70,7 @@ class SampleColumns(Protocol):
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
         """Return (fields, offsets, sizes) of the members in set *number*, from 1 on, of the shards of a joined table.
 
-        Two arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
+        Two int64 arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
         field, -2 for one that is there twice. None if the table does not list members.
         """
 
@@ -172,7 +172,7 @@ class Batch:
         return [begin, begin + self._lone.size]
 
     def member_begins(self) -> Any:
-        """Return the offset in the shard at which each member begins, an array, for a batch whose `bounds` is not None.
+        """Return the offset in the shard at which each member begins, as int64, for a batch whose `bounds` is not None.
 
         Members that the reader did not list are parsed for this.
         """
@@ -276,14 +276,14 @@ class Batch:
 
     # ---- parts of it ----
 
-    def count_fitting(self, first: int, room: int) -> int:
-        """Return how many samples, from number *first* on, fit into *room* bytes of an archive; it may be 0."""
+    def count_fitting(self, first: int, max_bytes: int) -> int:
+        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive; it may be 0."""
         if self._groups is None:
-            return int(self[0].size <= room)
+            return int(self[0].size <= max_bytes)
         from bisect import bisect_right
 
         starts = self._groups.starts
-        return bisect_right(starts, starts[first] + room, first) - 1 - first
+        return bisect_right(starts, starts[first] + max_bytes, first) - 1 - first
 
     def memory_size(self, first: int, last: int) -> int:
         """Return the bytes of samples *first* to *last* (exclusive) in memory, or in the file that has them."""
@@ -292,7 +292,7 @@ class Batch:
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of equal *labels*, except for the label *skipped*.
 
-        *labels* has one for each sample; a run is samples *first* to *last* (exclusive) of the batch.
+        *labels* has one for each sample; a run is samples `first` to `last` (exclusive) of the batch.
         """
         for first, last, label in runs_of_labels(labels):
             if label != skipped:

@@ -33,7 +33,7 @@ def name_of_field(name: str) -> bytes:
 
 
 def check_nameable(name: str) -> None:
-    """Raise SampleError for a column that would become a field that no option can name."""
+    """Raise SampleError if *name*, of a column, has a blank, `:`, `;` or `=`: then no option could name the field."""
     if any(letter in name for letter in " :;="):
         reason = "blanks separate fields in options, ; and = give choices and new names, a colon begins a path in JSON"
         raise SampleError(f"not a name for a field: {name!r} ({reason}); rename the column")
@@ -44,15 +44,15 @@ class ChosenColumns(NamedTuple):
 
     `words`: the words of a field specification, each (names of columns, new name or None), where the first column that
     exists is taken; None: all columns.
-    `dropped`: names of columns that are never taken.
+    `excluded_names`: of columns that are never taken.
     `fold`: returns a name in the form in which names are compared, such as lower case.
-    `hidden`: True to leave out, without words, columns whose names begin with two underscores.
+    `skip_underscored`: without words, leave out columns whose names begin with two underscores.
     """
 
     words: Words | None
-    dropped: Sequence[str]
+    excluded_names: Sequence[str]
     fold: Callable[[str], str]
-    hidden: bool = True
+    skip_underscored: bool = True
 
     def choose(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
         """Return (index of the column, name of its field) for each chosen column; *columns*: index by name.
@@ -61,7 +61,7 @@ class ChosenColumns(NamedTuple):
         field.
         """
         if self.words is None:
-            hidden = "__" if self.hidden else "\0"
+            hidden = "__" if self.skip_underscored else "\0"
             chosen = [(place, name) for name, place in columns.items() if not name.startswith(hidden)]
         else:
             folded = {self.fold(name): (place, name) for name, place in reversed(list(columns.items()))}
@@ -71,7 +71,7 @@ class ChosenColumns(NamedTuple):
                 place, name = next((pair for pair in pairs if pair is not None), (-1, ""))
                 if place >= 0:
                     chosen.append((place, new or name))
-        dropped = set(map(self.fold, self.dropped))
+        dropped = set(map(self.fold, self.excluded_names))
         names = {place: name for name, place in columns.items()}
         chosen = [(place, field) for place, field in chosen if self.fold(names[place]) not in dropped]
         fields = [self.fold(field) for _, field in chosen]
@@ -210,7 +210,7 @@ def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
 
 
 def check_keys(keys: Sequence[bytes]) -> None:
-    """Raise SampleError if one of *keys* is empty, or has a NUL; its *offset* is the number of that key."""
+    """Raise SampleError if one of *keys* is empty, or has a NUL; its `offset` is the number of that key."""
     if b"" in keys or b"\0" in b"".join(keys):
         number = next(number for number, key in enumerate(keys) if not key or b"\0" in key)
         fault = "has a NUL, which no name in an archive can have" if keys[number] else "is empty"

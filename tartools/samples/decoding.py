@@ -155,7 +155,7 @@ def likeness(member: Member) -> Likeness:
     """Return the `Likeness` of the picture *member*, as it is stored: it is not rotated as EXIF says.
 
     Pillow converts the picture to grey ("L") and resizes it to 9 by 8 pixels (Lanczos). Row by row, from the top left,
-    a bit of the hash is 1 if a pixel is darker than its right neighbour; the first bit is the highest. *colours* are
+    a bit of the hash is 1 if a pixel is darker than its right neighbour; the first bit is the highest. `colours` are
     the means of red, green and blue in 4 by 4 parts of the picture, row by row; transparent parts are grey then, and
     values of more than 8 bits are scaled. Of an animation it is the first frame.
 
@@ -217,21 +217,21 @@ def _open_member(member: Member, pixels: bool = True) -> Iterator[Image]:
             yield picture
 
 
-def header_of(opened: Image, with_orientation: bool = False) -> PictureHeader:
-    """Return the header of an *opened* picture: format, size and mode; *with_orientation*, that too, else 1."""
-    orientation = orientation_of(opened) if with_orientation else 1
-    return PictureHeader(str(opened.format), opened.width, opened.height, opened.mode, orientation)
+def header_of(picture: Image, with_orientation: bool = False) -> PictureHeader:
+    """Return the header of the open *picture*; its orientation is 1 unless *with_orientation*."""
+    orientation = orientation_of(picture) if with_orientation else 1
+    return PictureHeader(str(picture.format), picture.width, picture.height, picture.mode, orientation)
 
 
-def set_decoding_size(opened: Image, side: int) -> bool:
-    """Prepare *opened* to be decoded at *side* by *side* pixels or more; return False if it has too many pixels.
+def set_decoding_size(picture: Image, side: int) -> bool:
+    """Prepare the open *picture* to be decoded at *side* by *side* pixels or more; return False if it has too many.
 
     Too many are more than `MAX_PIXELS` in memory. A JPEG can be decoded at a half, a quarter or an eighth; a
     progressive one takes memory for all its pixels.
     """
-    pixels = math.prod(opened.size)
-    opened.draft(None, (side, side))
-    return (pixels if "progressive" in opened.info else math.prod(opened.size)) <= MAX_PIXELS
+    pixels = math.prod(picture.size)
+    picture.draft(None, (side, side))
+    return (pixels if "progressive" in picture.info else math.prod(picture.size)) <= MAX_PIXELS
 
 
 def convert_colours(picture: Image) -> Image:

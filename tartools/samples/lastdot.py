@@ -45,7 +45,7 @@ def cut_at_last_dot(batch: Batch) -> Iterator[Batch]:
 
 
 def cut_sample(sample: Sample, begin: int | None = None) -> Iterator[tuple[Sample, int | None]]:
-    """Yield the samples that *sample* becomes if names are cut at the last dot, each with the byte at which it begins.
+    """Yield (sample, byte at which it begins) for the samples that *sample* becomes if names are cut at the last dot.
 
     *begin*: the byte of the shard at which *sample* begins, if it is in one piece there; None: all bytes are None.
     Raises: SampleError if two names that differ in dots and underscores would get one key.

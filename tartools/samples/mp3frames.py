@@ -94,7 +94,10 @@ def skip_id3_tags(file: IO[bytes]) -> int:
 
 
 def _first_frame(file: IO[bytes]) -> int:
-    """Return where the first frame of *file* begins: one behind which another one follows, or the end."""
+    """Return the byte at which the first frame of *file* begins: one behind which another one follows, or the end.
+
+    Leaves *file* anywhere. Raises: ValueError if none begins in the 64 KiB after the ID3v2 tags.
+    """
     begin = skip_id3_tags(file)
     data = file.read(MAX_SYNC_BYTES)
     at = data.find(b"\xff")

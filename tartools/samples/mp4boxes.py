@@ -27,7 +27,7 @@ COUNTED_BOXES = re.compile(rb"trak|hdlr|stts|stsz|stz2|stsc|stco|co64|trun|cmov"
 
 
 class _Track:
-    """The counts of one track, gathered from its boxes for `listed`.
+    """The counts of one track, gathered from its boxes for `count_packets`.
 
     `samples`: the sum of stsz, stz2, and trun, which all go to the first track of a file. `chunks`: of stco and co64.
     `handlers`: types in hdlr, such as b"soun" for sound. `times`: (entries, duration of the first) of each stts.
@@ -40,7 +40,7 @@ class _Track:
         self.times: list[tuple[int, int]] = []  # of each stts: entries, duration of the first
         self.chunk_tables: list[int] = []  # of each stsc: where its content begins
 
-    def listed(self, file: IO[bytes]) -> int:
+    def count_packets(self, file: IO[bytes]) -> int:
         """Return how many packets FFmpeg makes of the track in *file*: it puts uncompressed sound together."""
         handlers = set(self.handlers) - DATA_HANDLERS
         if handlers != {b"soun"} or self.times != [(1, 1)]:
@@ -57,7 +57,7 @@ class _Track:
 
 
 def check_listed_samples(file: IO[bytes], size: int) -> None:
-    """Raise ValueError if the MPEG-4 *file* of *size* bytes lists more samples than are read, or has a packed header.
+    """Raise ValueError if the MPEG-4 *file* of *size* bytes lists over 5,000,000 samples, or has a compressed header.
 
     Holds: 1 MiB. Leaves *file* at its begin. Bytes of mdat, which has the samples, are not read.
     """
@@ -75,7 +75,7 @@ def check_listed_samples(file: IO[bytes], size: int) -> None:
         if box_type != b"mdat":
             _scan(file, position, min(end, size), tracks)
         position = end
-    listed = sum(track.listed(file) for track in tracks)
+    listed = sum(track.count_packets(file) for track in tracks)
     if listed > MAX_LISTED_SAMPLES:
         raise ValueError(f"its header lists {listed:,} samples, and up to {MAX_LISTED_SAMPLES:,} are read")
     file.seek(0)

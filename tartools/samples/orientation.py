@@ -19,20 +19,20 @@ ORIENTATION_TAG = 0x0112
 MAX_ORIENTATION, FIRST_SIDEWAYS = 8, 5  # from 5 on, width and height change places
 
 
-def orientation_of(opened: Image) -> int:
-    """Return the orientation, 1 to 8, of the *opened* picture, whose pixels need not be decoded; 1 if it has none.
+def orientation_of(picture: Image) -> int:
+    """Return the orientation, 1 to 8, of the open *picture*, whose pixels need not be decoded; 1 if it has none.
 
     1 also for metadata that can't be read, and for TIFF, which Pillow turns itself when it decodes it.
     """
     from PIL import Image as Images
 
-    if opened.format == "TIFF":
+    if picture.format == "TIFF":
         return 1
     try:
-        orientation = Images.Image.getexif(opened).get(ORIENTATION_TAG)  # PNG's own one would decode the pixels
-        if orientation is None and opened.format == "PNG":
+        orientation = Images.Image.getexif(picture).get(ORIENTATION_TAG)  # PNG's own one would decode the pixels
+        if orientation is None and picture.format == "PNG":
             exif = Images.Exif()
-            exif.load(find_late_exif(opened.fp) or b"")  # type: ignore[attr-defined]
+            exif.load(find_late_exif(picture.fp) or b"")  # type: ignore[attr-defined]
             orientation = exif.get(ORIENTATION_TAG)
     except MemoryError:
         raise
@@ -63,7 +63,10 @@ def turn_upright(picture: Image) -> None:
 
 
 def turn_array(pixels: Any, orientation: int) -> Any:
-    """Return the array *pixels*, (height, width) or (height, width, channels), upright: a copy unless it is already."""
+    """Return *pixels*, shaped (height, width) or (height, width, channels), turned upright: a copy unless 1.
+
+    *orientation*: from 1 to 8, as stored.
+    """
     import numpy as np
 
     if orientation == 1:

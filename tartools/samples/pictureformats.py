@@ -17,7 +17,7 @@ PICTURE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000
 
 
 def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
-    """Open the picture in *file*, which is in one of `PICTURE_FORMATS`; its pixels are not decoded yet.
+    """Open the picture in *file*, in one of `PICTURE_FORMATS`, from its begin; its pixels are not decoded yet.
 
     It may have any number of pixels, unlike for `PIL.Image.open`, whose limit is a global of the user's process: the
     caller that decodes it has to look at its size. A PNG comes without text for which Pillow refuses it.

@@ -27,17 +27,17 @@ SAME = {
     *(("Gray", "L"), ("Gray", "RGB"), ("Gray", "RGBA")),
 }
 
-Refused = Callable[[], object] | None
+OnRefusal = Callable[[], object] | None
 MinSize = Callable[[int, int], tuple[int, int]] | None
 
 
-def decode_picture(data: bytes, mode: str, refused: Refused = None, upright: bool = False) -> Image:
+def decode_picture(data: bytes, mode: str, on_refusal: OnRefusal = None, upright: bool = False) -> Image:
     """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
 
     *upright*: it is turned as its EXIF data say, and has no orientation then; else it is as it is stored.
 
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
-    it refuses goes to Pillow, and `refused()` is called, so that the caller can count such pictures.
+    it refuses goes to Pillow, and `on_refusal()` is called, so that the caller can count such pictures.
 
     Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or
     more than 8 bits of grey; what Pillow raises for damage.
@@ -46,7 +46,7 @@ def decode_picture(data: bytes, mode: str, refused: Refused = None, upright: boo
 
     with _open_checked(data) as opened:
         require_8_bits(opened)
-        decoded = _decode_by_simplejpeg(data, mode, None, refused)
+        decoded = _decode_by_simplejpeg(data, mode, None, on_refusal)
         picture = opened.convert(mode) if decoded is None else Image.fromarray(decoded)
         if decoded is not None:
             picture.info = opened.info.copy()
@@ -62,14 +62,14 @@ def decode_to_array(
     first: bool = False,
     floats: bool = False,
     min_size: MinSize = None,
-    refused: Refused = None,
+    on_refusal: OnRefusal = None,
     upright: bool = False,
 ) -> Any:
     """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
 
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
     bytes. With *min_size*, a JPEG may be decoded at a half, a quarter or an eighth; `min_size(height, width)` returns
-    the least height and width. `refused()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
+    the least height and width. `on_refusal()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
     *upright*: it is turned as its EXIF data say; `min_size` gets and returns sides of the turned picture.
     Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or, without
     *floats*, 16 bits of grey; what Pillow raises for damage.
@@ -77,7 +77,7 @@ def decode_to_array(
     orientation = stored_orientation(data) if upright else 1
     if min_size is not None and orientation >= FIRST_SIDEWAYS:
         min_size = _with_sides_swapped(min_size)
-    decoded = _decode_by_simplejpeg(data, mode, min_size, refused)
+    decoded = _decode_by_simplejpeg(data, mode, min_size, on_refusal)
     if decoded is None:
         with _open_checked(data) as opened:
             opened.load()
@@ -94,7 +94,10 @@ def decode_to_array(
 
 
 def stored_orientation(data: bytes) -> int:
-    """Return the orientation, 1 to 8, of the picture *data*; 1 if it says none. Raises: SampleError."""
+    """Return the orientation, 1 to 8, of the picture *data*; 1 if it says none.
+
+    Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage.
+    """
     with _open_checked(data) as opened:
         return orientation_of(opened)
 
@@ -142,7 +145,10 @@ def is_16_bit_grey(picture: Image) -> bool:
 
 
 def has_16_bit_grey(data: bytes) -> bool:
-    """True if the picture *data* has 16 bits of grey. Raises: SampleError if it has no header of a picture."""
+    """True if the picture *data* has 16 bits of grey.
+
+    Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage.
+    """
     if data.startswith(JPEG_MAGIC):
         return False
     with _open_checked(data) as opened:
@@ -196,11 +202,12 @@ def _arrange_axes(image: Any, size: tuple[int, int], mode: str, first: bool, flo
     return result
 
 
-def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, refused: Refused) -> Any:
-    """Return the JPEG *data* in *mode* as an array; None if it is no JPEG, or if Pillow has to decode it.
+def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, on_refusal: OnRefusal) -> Any:
+    """Return the JPEG *data* in *mode* as uint8, height by width (by channels); None if Pillow has to decode it.
 
-    Pillow does if its pixels would differ: grey of colours, CMYK. `min_size(height, width)`: the least size to decode
-    at; None: full. `refused()`: called if simplejpeg refuses it. Raises: SampleError for too many pixels.
+    It has to if *data* are no JPEG, or if its pixels would differ: grey of colours, CMYK. `min_size(height, width)`:
+    the least size to decode at; None: full. `on_refusal()`: called if simplejpeg refuses it. Raises: SampleError for
+    too many pixels.
     """
     if not data.startswith(JPEG_MAGIC):
         return None
@@ -220,8 +227,8 @@ def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, refused: Re
         pixels = simplejpeg.decode_jpeg(data, "GRAY" if mode == "L" else mode, **scale)
         return pixels[..., 0] if mode == "L" else pixels
     except ValueError:
-        if refused is not None:
-            refused()
+        if on_refusal is not None:
+            on_refusal()
         return None
 
 

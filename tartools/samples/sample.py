@@ -34,7 +34,7 @@ class Sample:
     It is a mapping from field to payload: `sample["jpg"]` is bytes. If no field has exactly this name, one that differs
     only in case is taken. It pickles by value, which reads payloads that are ranges of files.
 
-    *raw_key* is the key as bytes of the archive, *shard* the URL that the sample was read from.
+    `raw_key` is the key as bytes of the archive, *shard* the URL that the sample was read from.
 
     Holds: buffers of the input, of up to 1 MiB each, or its file; `own` frees the buffers.
     """

@@ -54,9 +54,9 @@ def parse_column(text: str) -> Column:
 def make_getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
     """Return a function (sample, index of the sample) -> value of *column* as text; None if the sample has no value.
 
-    A field is UTF-8 text; one final newline is removed unless *verbatim*. A JSON string is its text, any other JSON
-    value is written as JSON. The function raises SampleError, naming sample and field, if the field occurs twice, is
-    not UTF-8, or is not JSON but should be.
+    A field is UTF-8 text; one final newline is removed. With *verbatim* it stays, and names of fields compare with
+    case. A JSON string is its text, any other JSON value is written as JSON. The function raises SampleError, naming
+    sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
     """
 
     def value(sample: Sample, index: int) -> str | None:
@@ -186,11 +186,11 @@ def missing_value_text(name: str, fields: Iterable[str]) -> str:
     return f"{comma_advice(name)}{path_advice(name, have)}; its fields are: {field_list(have)}"
 
 
-def absent_field_error(lost: str, fields: Iterable[str]) -> SampleError:
-    """Return the error that no sample had the fields *lost*, words joined by blanks; the samples had *fields*."""
+def absent_field_error(absent: str, fields: Iterable[str]) -> SampleError:
+    """Return the error that no sample had the fields *absent*, words joined by blanks; the samples had *fields*."""
     have = list(fields)
-    advice = comma_advice(lost) + path_advice(lost, have)
-    return SampleError(f"no sample had the field {lost}{advice}; the fields were: {field_list(have)}")
+    advice = comma_advice(absent) + path_advice(absent, have)
+    return SampleError(f"no sample had the field {absent}{advice}; the fields were: {field_list(have)}")
 
 
 def pseudo_value(sample: Sample, name: str, index: int) -> str | int:

@@ -78,8 +78,8 @@ def first_frame(member: Member) -> Image | None:
         return None if frame is None else frame.to_image()  # type: ignore[no-untyped-call]
 
 
-def stream_length(opened: InputContainer, stream: Stream) -> Fraction | None:
-    """Return the seconds of *stream* of *opened* by its header, or by the tag that Matroska has for it.
+def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
+    """Return the seconds of *stream* of *video* by its header, or by the tag that Matroska has for it.
 
     None if neither says so, and other streams, which may be longer, are in the file.
     """
@@ -88,17 +88,17 @@ def stream_length(opened: InputContainer, stream: Stream) -> Fraction | None:
     if tag := DURATION_TAG.match(stream.metadata.get("DURATION", "")):
         hours, minutes, seconds = tag.groups()
         return int(hours) * 3600 + int(minutes) * 60 + Fraction(seconds)
-    return file_length(opened) if len(opened.streams) == 1 else None
+    return file_length(video) if len(video.streams) == 1 else None
 
 
-def file_length(opened: InputContainer) -> Fraction | None:
-    """Return the seconds of *opened*: of its longest stream; None if the file does not say."""
-    return Fraction(opened.duration, MICROSECONDS) if opened.duration else None
+def file_length(video: InputContainer) -> Fraction | None:
+    """Return the seconds of *video*: of its longest stream; None if the file does not say."""
+    return Fraction(video.duration, MICROSECONDS) if video.duration else None
 
 
-def stream_seconds(opened: InputContainer, stream: Stream) -> float | None:
-    """Return the seconds of *stream* of *opened*, or of the whole file if only this is known; None if neither is."""
-    length = stream_length(opened, stream) or file_length(opened)
+def stream_seconds(video: InputContainer, stream: Stream) -> float | None:
+    """Return the seconds of *stream* of *video*, or of the whole file if only this is known; None if neither is."""
+    length = stream_length(video, stream) or file_length(video)
     return None if length is None else float(length)
 
 

@@ -83,7 +83,7 @@ class Fork:
             os.close(theirs)
 
     def end(self, *, kill: bool = False) -> None:
-        """Wait until the forked process has ended, and store its exit *status*. With *kill*, send SIGKILL first.
+        """Wait until the forked process has ended, and store its exit `status`. With *kill*, send SIGKILL first.
 
         Does nothing the second time. The pipe stays open.
         """

@@ -268,7 +268,7 @@ class ShardWriter(_OutputWriter):
 
     Each shard appears under its name when it is complete and on the disk, while later ones are written, and all have
     appeared after `close`, or when the `with` block has ended normally. After anything else those that have appeared
-    stay, and are in *shards*, and the others leave nothing. Without samples there are no shards. *sums*: file for the
+    stay, and are in `shards`, and the others leave nothing. Without samples there are no shards. *sums*: file for the
     SHA-256 of all shards, as sha256sum writes it, which appears after the last of them.
 
     Holds: what `TarWriter` holds; of local shards, up to four that wait for the disk are open.

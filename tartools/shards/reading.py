@@ -260,7 +260,7 @@ def make_key_detector(url: str, account: Account, reading: Reading) -> RepeatedK
     """
     first = RepeatedKeyDetector(lambda key: account.record_returning_key(key, url))
     if reading.policy.ignore_repeated_keys:
-        first.left = 0
+        first.remaining = 0
     return first
 
 
@@ -284,11 +284,11 @@ def batches_of(
             if after_end:
                 _require_samples_only(url, reading)
             for batch in cut_at_last_dot(Batch(part, shard)) if reading.last_dot else (Batch(part, shard),):
-                if first.left:
+                if first.remaining:
                     first.add(batch.keys)
                 yield batch
         elif part is tar.ARCHIVE_END:
-            first.left = 0  # in another archive that follows, keys may be the same again
+            first.remaining = 0  # in another archive that follows, keys may be the same again
             after_end = True
         elif isinstance(part, Special):
             _report(part, url, account, reading)

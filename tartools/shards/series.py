@@ -162,8 +162,8 @@ class Series:
         fitting = len(batch) - first
         writer, limits = self.writer, self._limits
         if limits.size:
-            room = tar.capacity_of_archive(limits.size) - (writer.size if writer else 0)
-            fitting = min(fitting, max(batch.count_fitting(first, room), 0 if writer else 1))
+            free_bytes = tar.capacity_of_archive(limits.size) - (writer.size if writer else 0)
+            fitting = min(fitting, max(batch.count_fitting(first, free_bytes), 0 if writer else 1))
         count = limits.samples(self.shards)
         if count is not None:
             fitting = min(fitting, count - (writer.samples if writer else 0))

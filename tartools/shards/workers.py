@@ -372,7 +372,7 @@ class _Gathering(Generic[Result]):
             first = self._detector_for(part)
             first.add(keys)
             if ended:
-                first.left = 0
+                first.remaining = 0
 
     def _detector_for(self, part: ShardPart) -> RepeatedKeyDetector:
         """Return the detector of repeated keys for the shard of *part*, which has the keys of its earlier parts."""
@@ -412,7 +412,7 @@ class _Gathering(Generic[Result]):
             header: dict[str, object] = {"failure": error.message, "url": error.url, "offset": error.offset}
         else:
             header = {"result": task.result, "counts": self._account.counts(), "sizes": list(map(len, output))}
-            header["keys"] = [(part_keys.keys, not part_keys.left) for part_keys in listed_keys]
+            header["keys"] = [(part_keys.keys, not part_keys.remaining) for part_keys in listed_keys]
         if reports:
             raise RestartError
         import pickle  # 4 ms, of which most runs have no need
@@ -457,20 +457,20 @@ def _collect_output(output: Iterable[bytes]) -> list[bytes]:
 class _ListedKeys(RepeatedKeyDetector):
     """A `RepeatedKeyDetector` for a worker: lists the first *keys* of a part of a shard, which the parent compares.
 
-    *joined*: the caller joins samples of one key, so that repeated keys are not reported: no keys are listed.
+    *joins_repeats*: True if the caller joins samples of one key: repeated keys are not reported, and none are listed.
     """
 
     __slots__ = ("keys",)
 
-    def __init__(self, joined: bool) -> None:
+    def __init__(self, joins_repeats: bool) -> None:
         super().__init__(lambda _: None)
         self.keys: list[bytes] = []
-        self.left *= not joined
+        self.remaining *= not joins_repeats
 
     def add(self, keys: Sequence[bytes]) -> None:
         """List *keys*, up to the first 10,000 of the part."""
-        self.keys += keys[: self.left]
-        self.left -= min(self.left, len(keys))
+        self.keys += keys[: self.remaining]
+        self.remaining -= min(self.remaining, len(keys))
 
 
 def read_part(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tartools.errors import printable, redacted, several, shown
-from tartools.samples.kinds import is_decoded, is_looked_at_whole
+from tartools.samples.kinds import is_decoded, is_number_field
 from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shorten
 from tartools.stages.checking.across import Where, Words
 from tartools.stages.checking.codes import CODES, SEVERITIES
@@ -55,7 +55,7 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
     """
     if decoded:
         return sorted(name for name in summary.fields if not is_decoded(name) or name in summary.undecoded)
-    return sorted(name for name in summary.fields if not is_looked_at_whole(name))
+    return sorted(name for name in summary.fields if not is_number_field(name))
 
 
 def describe_finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:

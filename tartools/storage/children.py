@@ -100,8 +100,8 @@ class Child:
     The group is killed before the program is reaped: until then no other group can have the same number. It has a
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
     terminal it fails at once. A signal that comes while it starts is handled after the start. *arguments*: the program
-    and its words. *options*: further arguments of `subprocess.Popen`. *pid* is the number of the process, its group and
-    its session; *stdin* and *stdout* are our ends, if they are pipes.
+    and its words. *options*: further arguments of `subprocess.Popen`. `pid` is the number of the process, its group and
+    its session; `stdin` and `stdout` are our ends, if they are pipes.
     Raises: OSError if the program can't be started.
     """
 

@@ -62,7 +62,7 @@ class FileInput:
     """An open file as input; it reads from the current position of *file* on.
 
     *file*: the open file if it is a regular one, from which others may read; None for fifos, devices and after `close`.
-    *start*: the byte of that file where this input begins; 0 if it is not a regular file.
+    `start`: the byte of that file where this input begins; 0 if it is not a regular file.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -342,7 +342,7 @@ class FileOutput:
     """A regular file that is written under a temporary name beside its own, which it takes at `commit`.
 
     Its bytes are flushed to the disk before it takes its name (not with `TARTOOLS_FSYNC=0`). *path*: the file. *url*:
-    its name for messages. *force*: replace an existing file. *mode*: its permissions, None for the default. *sink*
+    its name for messages. *force*: replace an existing file. *mode*: its permissions, None for the default. `sink`
     takes the bytes.
     """
 

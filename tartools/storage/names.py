@@ -124,8 +124,8 @@ def _host_end(name: str) -> int:
 class Pattern:
     """A URL with wildcards: `*`, `?` and `[...]`, which match no slash, and `**`, which matches any directories.
 
-    Names that begin with a dot are only matched by patterns that do. *prefix*: the text before the first wildcard, with
-    which all matches begin, and then the query of the URL, if it has one; *flat*: True if no match has a slash behind
+    Names that begin with a dot are only matched by patterns that do. `prefix`: the text before the first wildcard, with
+    which all matches begin, and then the query of the URL, if it has one; `flat`: True if no match has a slash behind
     the prefix. Raises: StorageError for wildcards in the name of the bucket.
     """
 
@@ -142,7 +142,7 @@ class Pattern:
         self._parts = [_part(text) for text in parts]
 
     def matches(self, url: str) -> bool:
-        """True if *url*, which begins with *prefix*, matches the pattern; never for a name that ends in a slash."""
+        """True if *url*, which begins with `prefix`, matches the pattern; never for a name that ends in a slash."""
         names = url[self._begin : len(url) - len(self._query)].split("/")
         return bool(names[-1]) and _is_match(self._parts, names)
 

@@ -139,7 +139,7 @@ def open_read(url: str) -> CommandInput:
 class CommandOutput:
     """The stdin of the shell command *command*, which gets an end of file at `commit` only.
 
-    *url*: the name for messages. *sink* takes the bytes.
+    *url*: the name for messages. `sink` takes the bytes.
     """
 
     def __init__(self, command: str, url: str) -> None:
@@ -158,7 +158,7 @@ class CommandOutput:
         self._open = False
 
     def abort(self) -> None:
-        """Kill the command *before* its stdin ends, so that it can't take a part of an archive for all of it.
+        """Kill the command before its stdin ends, so that it can't take a part of an archive for all of it.
 
         All other readers of the pipe are killed too, even if the command that started them has ended.
         """

@@ -104,7 +104,7 @@ class Copy:
 
 
 class SentOutput:
-    """An output that is collected in an unnamed scratch file, its *sink*, and given to *send* at `commit`."""
+    """An output that is collected in an unnamed scratch file, its `sink`, and given to *send* at `commit`."""
 
     def __init__(self, send: Callable[[io.FileIO], object]) -> None:
         self._send = send

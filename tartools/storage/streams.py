@@ -113,7 +113,7 @@ class SharedFile(io.FileIO):
 class InputFile(SharedFile):
     """A file open for reading, which notices if it changes.
 
-    *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. *opened*: its status when it was
+    *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. `opened`: its status when it was
     opened, None if it is not a regular file.
     """
 

@@ -213,7 +213,7 @@ def _scheme_of(text: str) -> str:
 
 @cache
 def load_module(module: str) -> object:
-    """Import and return the module `tartools.storage.MODULE`; *module*: a name from the table of schemes."""
+    """Import and return the module of `tartools.storage` with the name *module*: one from the table of schemes."""
     name = f"tartools.storage.{module}"
     __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start
     return sys.modules[name]

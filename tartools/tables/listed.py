@@ -265,8 +265,8 @@ class ListedBatch(Batch):
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of samples with one label; *skipped* samples are not read.
 
-        *labels*: one for each sample. *skipped*: the label of samples to leave out. The run is samples *first* to
-        *last* (exclusive) of the batch.
+        *labels*: one for each sample. *skipped*: the label of samples to leave out. The run is samples `first` to
+        `last` (exclusive) of the batch.
         """
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
@@ -274,12 +274,12 @@ class ListedBatch(Batch):
             yield from batch.split([labels[number] for number in numbers[at : at + len(batch)]])
             at += len(batch)
 
-    def count_fitting(self, first: int, room: int) -> int:
-        """Return how many samples, from number *first* on, fit into *room* bytes of an archive. They are read."""
+    def count_fitting(self, first: int, max_bytes: int) -> int:
+        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive. They are read."""
         fitting = 0
         for sample in islice(self, first, None):
-            room -= sample.size
-            if room < 0:
+            max_bytes -= sample.size
+            if max_bytes < 0:
                 break
             fitting += 1
         return fitting

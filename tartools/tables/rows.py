@@ -49,7 +49,7 @@ class RowBlock:
     def packed(self) -> bytes:
         """Return the block as bytes; `marshal.loads` returns (shard, keys, begins, ends, members, facts).
 
-        *begins*, *ends*: int64 as bytes. *members*: field -> (offsets, sizes), int64 as bytes. *facts*: (name, type) ->
+        `begins`, `ends`: int64 as bytes. `members`: field -> (offsets, sizes), int64 as bytes. `facts`: (name, type) ->
         values.
         """
         self._fill()

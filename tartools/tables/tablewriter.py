@@ -70,10 +70,10 @@ class RowBatch:
                 )
                 yield label, part, 0, len(part)
 
-    def count_fitting(self, first: int, room: int) -> int:
-        """Return how many samples, from number *first* on, fit into *room* bytes of an archive."""
+    def count_fitting(self, first: int, max_bytes: int) -> int:
+        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive."""
         before = int(self._ends[first - 1]) if first else 0
-        return int(self._ends[first:].searchsorted(before + room, "right"))
+        return int(self._ends[first:].searchsorted(before + max_bytes, "right"))
 
 
 class SinkFile:

@@ -49,12 +49,12 @@ def _make_factory(module: str, name: str, **options: Any) -> Callable[[], Any]:
     *name*: a class or function of *module*. The import is made at the call, because start-up must not pay for it.
     """
 
-    def made() -> Any:
+    def make() -> Any:
         """Import the module, and return the new object."""
         __import__(module)
         return getattr(sys.modules[module], name)(**options)
 
-    return made
+    return make
 
 
 def _make_gzip_reader() -> Decompressor:

@@ -34,10 +34,11 @@ class ExtendedHeaders:
     """The extended headers before one member, parsed so far. They take `size` bytes of the archive.
 
     `records`: the member's own pax records. `governing`: the global records in force. `path`: a GNU long name, or b"".
+    `gnu`: all GNU extended headers, as bytes. `has_global_header`: True if a global one is among them.
     Each header is parsed once, even if the buffer gets few bytes at a time: a hostile shard may have thousands of them.
     """
 
-    __slots__ = ("dropped", "gnu", "governing", "path", "records", "size")
+    __slots__ = ("gnu", "governing", "has_global_header", "path", "records", "size")
 
     def __init__(self, governing: Records) -> None:
         self.size = 0
@@ -45,7 +46,7 @@ class ExtendedHeaders:
         self.governing = governing  # global records in force
         self.path = b""
         self.gnu = bytearray()  # GNU extended headers, which are kept when pax headers are rewritten
-        self.dropped = False  # a global header is among the member's own
+        self.has_global_header = False
 
     def add(self, kind: bytes, payload: bytes, raw: memoryview, at: int) -> None:
         """Add one extended header: its type flag *kind*, its *payload*, all its blocks *raw*.
@@ -55,7 +56,7 @@ class ExtendedHeaders:
         """
         if kind == GLOBAL_TYPE:
             self.governing = _merge_governing(self.governing, parse_records(payload, at), at)
-            self.dropped = True
+            self.has_global_header = True
         elif kind in PAX_TYPES:
             self.records |= parse_records(payload, at)
         else:
@@ -67,12 +68,12 @@ class ExtendedHeaders:
 class IncompleteHeader(NamedTuple):
     """The result of parsing a header whose last bytes are not in the buffer yet.
 
-    `end`: the offset in the buffer up to which bytes are needed. `what`: the thing that ends there, in words.
+    `end`: the offset in the buffer up to which bytes are needed. `unit`: what ends there, in words: "a header".
     `parsed`: the extended headers so far, to be given to the next attempt.
     """
 
     end: int
-    what: str
+    unit: str
     parsed: ExtendedHeaders
 
 
@@ -131,8 +132,9 @@ def read_full_header(
 ) -> FullHeader | GlobalHeader | IncompleteHeader:
     """Return the full header at offset *start* of *view*; *governing* are the global records in force.
 
-    *parsed* are its extended headers that an earlier attempt, which needed more bytes, has parsed. If a global record
-    has a keyword that the member's own records lack, the header is rewritten to contain it.
+    `GlobalHeader` if a pax global header is there; `IncompleteHeader` if *view* ends before the header does: then call
+    this again with more bytes, the same *start*, and its `parsed` as *parsed*, so that nothing is parsed twice. If a
+    global record has a keyword that the member's own records lack, the header is rewritten to contain it.
     Sources: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, "Basic Tar Format".
     Raises: TarFormatError with the offset in *view*.
     """
@@ -155,7 +157,7 @@ def read_full_header(
             return GlobalHeader(extended.governing, end)
     governing = extended.governing
     governed = governing | extended.records
-    rewrite = extended.dropped or governing.keys() - extended.records.keys()
+    rewrite = extended.has_global_header or governing.keys() - extended.records.keys()
     head = bytes(extended.gnu) + extended_header(governed, block) + block if rewrite else None
     header = FullHeader(
         governed.get(b"GNU.sparse.name") or governed.get(b"path") or extended.path or regular_name(block),

@@ -57,7 +57,7 @@ class Grouper:
         return self.stem is not NO_STEM and has_stem(path, self.stem)
 
     def start_or_join(self, path: bytes, position: int) -> None:
-        """Open a group for the member *path* at *position*, unless it belongs to the open one, which is completed."""
+        """Unless the member *path* at *position* is in the open group: complete that, and open one that begins here."""
         if not self.is_in_open_group(path):
             self.complete_group(position)
             self.key, field = split_path(path)
@@ -97,7 +97,10 @@ class Grouper:
         self.keys, self.starts, self.firsts = [], [], []
 
     def scatter_open_group(self, position: int) -> None:
-        """Scatter the members of the open group before *position*: the next one is not contiguous with them."""
+        """Move the members of the open group before *position* to `scattered`: the next one will not be contiguous.
+
+        They are ranges of `source`. The complete groups before them are moved to `parts`.
+        """
         self.cut_contiguous(position)
         if self.key is not None:
             from tartools.tar.rescan import members_in
@@ -115,7 +118,7 @@ class Grouper:
     def add_scattered(self, member: Member, size: int) -> None:
         """Add *member* to the scattered members of the open group; *size*: bytes of memory that it holds.
 
-        Once they hold more than 16 MiB, they become ranges of a scratch file.
+        Once they hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of a scratch file.
         """
         self.scattered.append(member)
         self.held += size

@@ -16,7 +16,7 @@ RECORD_BYTES = 20 * BLOCK  # archives end on a multiple of this, as GNU tar's do
 MAX_EXTENDED_HEADER = 1 << 20  # bytes; as in libarchive and Go's archive/tar
 
 Key = TypeVar("Key")
-Found = TypeVar("Found")
+CachedValue = TypeVar("CachedValue")
 Records = dict[bytes, bytes]  # of a pax extended header
 
 # POSIX.1-2017, pax, "ustar Interchange Format"
@@ -99,16 +99,16 @@ def has_foreign_prefix(block: bytes) -> bool:
     return block[PREFIX_SLICE.start] != 0 and block[MAGIC_SLICE] != USTAR
 
 
-class BoundedCache(dict[Key, Found]):
+class BoundedCache(dict[Key, CachedValue]):
     """A dict that fills itself: `cache[key]` calls *make(key)* once for a key, and keeps the result.
 
-    At 65,536 keys all are dropped, since forged headers may have any number of them.
+    It is emptied once it has more than 65,536 keys, since forged headers may have any number of them.
     """
 
-    def __init__(self, make: Callable[[Key], Found]) -> None:
+    def __init__(self, make: Callable[[Key], CachedValue]) -> None:
         self._make = make
 
-    def __missing__(self, key: Key) -> Found:
+    def __missing__(self, key: Key) -> CachedValue:
         if len(self) > 1 << 16:
             self.clear()
         value = self[key] = self._make(key)

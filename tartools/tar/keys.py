@@ -64,13 +64,13 @@ def can_read_back(key: bytes, field: bytes) -> bool:
     return split_path(path) == (key, field) and is_safe and not is_macos_metadata(path)
 
 
-def stem_of(key: bytes, keyed: bool) -> bytes:
+def stem_of(key: bytes, has_field: bool) -> bytes:
     """Return the bytes with which all paths of the sample *key* begin: the key and a dot.
 
-    *keyed*: False if the path of the first member has no field; the sample has no further members then, and the result
-    is `NO_STEM`, with which no path begins.
+    *has_field*: False if the path of the first member has no field; the sample has no further members then, and the
+    result is `NO_STEM`, with which no path begins.
     """
-    return key + b"." if keyed else NO_STEM
+    return key + b"." if has_field else NO_STEM
 
 
 def has_stem(path: bytes, stem: bytes) -> bool:
@@ -89,9 +89,9 @@ def field_from_ending(ending: bytes) -> bytes:
 
 
 class Paths:
-    """The paths in *headers*, an array of header blocks, as columns with a row for each header; prefixes are not read.
+    """The paths in *headers*, rows of 512 uint8, as arrays with a row for each header; prefixes are not read.
 
-    `names`: the paths, as rows of bytes with zeros at the end. `ends`: their lengths. `lengths`: those of their keys.
+    `names`: the paths, as rows of uint8 with zeros at the end. `ends`: their lengths. `lengths`: those of their keys.
     `bases`: the index at which the base name begins. `keyed`: True if the path has a field.
     `hidden`: True if the base name begins with a dot. `plain`: True if the path is not empty, and only zeros follow it.
     """
@@ -142,7 +142,7 @@ class Paths:
         return [data[at:end] for at, end in zip((indexes * width).tolist(), ends, strict=True)]
 
     def fields(self) -> Any:
-        """Return the field of each path, as rows of bytes with zeros at the end. All paths must be plain and keyed."""
+        """Return the field of each path, as rows of uint8 with zeros at the end. All paths must be plain and keyed."""
         import numpy as np
 
         begins = self.lengths + 1
@@ -184,7 +184,7 @@ class Paths:
     def common_endings(self, begins: Any) -> list[bytes] | None:
         """Return the ends of a group's paths after the key, [b".jpg", b".cls"]; None if not all groups have the same.
 
-        *begins*: indexes at which groups begin; at the last of them the last compared group ends.
+        *begins*: an array of two or more indexes at which groups begin; at the last the last compared group ends.
         """
         import numpy as np
 

@@ -231,7 +231,7 @@ class Reader:
 
     @property
     def lacks_bytes(self) -> bool:
-        """True if more bytes are needed for the member at the position: to parse it once more would be in vain."""
+        """True if the buffer still lacks bytes of the member at `position`: to parse it once more would be in vain."""
         return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
@@ -258,8 +258,8 @@ class Reader:
     def check_end(self, lax: bool) -> bool:
         """Check the bytes after the last member of the stream; return True if it ends with an end of archive.
 
-        False if that is missing, which *lax* allows. Raises: TruncatedError if it is missing and not *lax*, or inside
-        of a member; TarFormatError if other bytes follow the end.
+        False if that is missing, which *lax* allows; then the open group is completed. Raises: TruncatedError if it is
+        missing and not *lax*, or inside of a member; TarFormatError if other bytes follow the end.
         """
         remaining = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not remaining.strip(b"\0"):
@@ -307,7 +307,7 @@ class Reader:
         return path
 
     def _parse_slowly(self) -> bool:
-        """Parse any header or end block at `position`; return False if more bytes are needed."""
+        """Parse any header or end block at `position`; return False if it needs more bytes. Raises: TarFormatError."""
         with memoryview(self.buffer)[: self.filled] as view:
             if view[self.position : self.position + BLOCK] == ZERO_BLOCK:
                 self._end_block()
@@ -315,7 +315,7 @@ class Reader:
             header = read_full_header(view, self.position, self.globals, self.extended)
         self.extended = None
         if isinstance(header, IncompleteHeader):
-            self.need, self.waiting = header.end - self.position, header.what
+            self.need, self.waiting = header.end - self.position, header.unit
             self.extended = header.parsed if header.parsed.size else None
             return False
         if isinstance(header, GlobalHeader):  # governs members up to the end of the archive
@@ -366,7 +366,7 @@ class Reader:
         self.position, self.groups.begin = end, end + self.groups.shift
 
     def _request_member(self, header: FullHeader) -> None:
-        """Set `need` to the bytes of the incomplete member of *header*, and `large` if no buffer fits it."""
+        """Set `need` to the bytes of the incomplete member of *header*, and `large` if no buffer will hold it."""
         self.globals = header.governing
         self.need = header.end - self.position
         self.waiting = f"the payload of {header.name!r}"

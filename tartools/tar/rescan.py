@@ -120,17 +120,18 @@ def spill_members(members: list[Member], scratch: Callable[[], io.FileIO]) -> li
 
 
 class Boundary(NamedTuple):
-    """A place between two groups in a file: the byte `offset`, and the `key` of the group that begins there."""
+    """The boundary of two groups in a file: its byte `offset`, and the `key` of the group that begins there."""
 
     offset: int
     key: bytes
 
 
 def find_boundary(read: Read, near: int) -> Boundary | None:
-    """Return a place after byte *near* at which a group of members seems to begin; None if none is found in 1 MiB.
+    """Return the boundary after byte *near* at which a group seems to begin; None if none is found in 1 MiB.
 
-    `read(count, offset)` returns bytes of the file. The place may be wrong, because a payload can hold bytes that look
-    like members. Whoever reads the part before it verifies it: that part must end exactly there, and with another key.
+    `read(count, offset)` returns bytes of the file. The boundary may be wrong, because a payload can hold bytes that
+    look like members. Whoever reads the part before it verifies it: that part must end exactly there, and with another
+    key.
 
     Holds: 1 MiB.
     """
@@ -150,7 +151,7 @@ def _next_group(read: Read, position: int) -> Boundary | None:
     """Return the start of the first group after the group of the second member from *position* on.
 
     `read(count, offset)`: returns bytes of the file. The first member is skipped, because *position* may be after its
-    extended headers. None if the bytes are no members.
+    extended headers. None if the bytes are no members, or no group begins among the next 1,000 members.
     """
     keys: list[bytes] = []
     with contextlib.suppress(TarFormatError):

@@ -57,7 +57,7 @@ def limit_numpy_threads() -> Iterator[None]:
 def take_run(reader: Any) -> int:
     """Parse plain members from the position of *reader*, a `Reader`, on, by numpy; return how many were parsed.
 
-    0 if too few plain headers follow each other; then nothing has changed.
+    0 if fewer than `MIN_RUN_BLOCKS` plain headers follow each other; then nothing has changed.
     """
     np = import_numpy()
     position, groups = reader.position, reader.groups
@@ -91,9 +91,9 @@ def take_run(reader: Any) -> int:
 def _add_members(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any, low: int, high: int) -> None:
     """Add members *low* to *high* (exclusive) of a run to *groups*; the last of their groups stays open.
 
-    *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of all members of the run.
-    *begins*: indexes in the run, from *low* to *high*, of members that begin a new group; the members before the first
-    index belong to the group that is open.
+    *paths*, *starts*, *sizes*: of all members of the run: paths, offsets of headers in the source, bytes of payloads.
+    *begins*: indexes in the run (like *starts* and *sizes* an array of int64), from *low* to *high*, of members that
+    begin a new group; the members before the first index belong to the group that is open.
     """
     first = groups.first
     if groups.members is not None:
@@ -116,8 +116,9 @@ def _add_members(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins:
 def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
     """Add all members of a run to *groups*, as `UniformGroups`; add none and return False if fields differ.
 
-    *paths*, *starts*, *sizes*: paths, offsets of headers and sizes of payloads of the members.
-    *begins*: indexes in the run at which groups begin; the last of these groups is not compared, and stays open.
+    *paths*, *starts*, *sizes*: of all members: paths, offsets of headers in the source, bytes of payloads (int64).
+    *begins*: an array of indexes in the run at which groups begin; the last of these groups is not compared, and stays
+    open.
     """
     low, high = int(begins[0]), int(begins[-1])
     endings = paths.common_endings(begins)
@@ -134,7 +135,7 @@ def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins:
 
 
 def sizes_in(headers: Any) -> tuple[Any, Any]:
-    """Return (sizes, flags) for *headers*, an array of blocks: bytes of each payload; True for octal digits.
+    """Return (sizes, flags) for *headers*, rows of 512 uint8: bytes of each payload, int64; True for octal digits.
 
     Where the flag is False, the size means nothing.
     """
@@ -150,7 +151,10 @@ def sizes_in(headers: Any) -> tuple[Any, Any]:
 
 
 def are_plain(headers: Any) -> Any:
-    """Return a flag for each of *headers*: True for a regular file with a short name and a right checksum."""
+    """Return an array of flags for *headers*, rows of 512 uint8: True for a regular file without a prefix of its name.
+
+    False also if the checksum does not match.
+    """
     import numpy as np
 
     stored, valid = parse_octal(_read_numbers(headers, CHKSUM_OFFSET, "<u8"), 6)
@@ -165,7 +169,9 @@ def are_plain(headers: Any) -> Any:
 
 
 def parse_octal(words: Any, digits: int) -> tuple[Any, Any]:
-    """Return (values, flags) for *words* of eight bytes: the octal number of 6 or 7 *digits* at the begin of each.
+    """Return (values, flags) for *words*, uint64 in little-endian order: the octal number that begins each, as uint64.
+
+    *digits*: how many it has, 6 or 7.
 
     The flag is False if there are other bytes than digits, or if neither a blank nor a NUL follows them.
     """
@@ -178,7 +184,7 @@ def parse_octal(words: Any, digits: int) -> tuple[Any, Any]:
 
 
 def _read_numbers(blocks: Any, at: int, form: str) -> Any:
-    """Return an array of the number that each of *blocks* has at byte *at*; *form*: numpy's name of its type, "<u4"."""
+    """Return an array of the numbers at byte *at* of each of *blocks*, rows of 512 uint8; *form*: dtype, "<u4"."""
     import numpy as np
 
     return np.ndarray(len(blocks), form, blocks, at, (BLOCK,))

@@ -359,7 +359,7 @@ def new_members(paths: Sequence[bytes], payloads: Sequence[bytes]) -> NewMembers
 
 
 def _indexes_of_long(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
-    """Return the indexes of members that need more than one header block, for a long path or a large payload.
+    """Return the indexes of the members that `fits_one_block` refuses; usually there are none.
 
     *paths*: of the members. *sizes*: of their payloads in bytes.
     """
@@ -387,8 +387,8 @@ def _header_middle(size: int) -> tuple[bytes, bytes, int]:
 def _header_tail(low: int) -> bytes:
     """Return the part of a new header from its checksum on.
 
-    *low*: the low 16 bits of the Adler-32 sum of the bytes before it. They are 1 + the sum of these bytes, 148 if the
-    path has up to 100: see `header`.
+    *low*: the low 16 bits of the Adler-32 sum of the 148 bytes before it, which are 1 + the sum of these bytes: see
+    `header`. (A longer path gets another header, so there the result is not used.)
     """
     tail = NEW_BLOCK[156:]
     return b"%06o\0 " % (low - 1 + 8 * 0x20 + sum(tail)) + tail

@@ -206,7 +206,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def samples_in_batch(self) -> int:
-        """The number of samples in a batch; with *bucket* or *max_cost* at most."""
+        """The number of samples in a batch; with `bucket=` or `max_cost=` of `loader` at most."""
         return self._sampler.batch_size or 1
 
     def rank_and_size(self) -> tuple[int, int]:

@@ -200,7 +200,7 @@ class PictureDecoder:
             return pixels.decode_picture(data, self._mode, self._refuse, self.upright)
         is_torch = self._array_kind == "torch"
         array = pixels.decode_to_array(
-            data, self._mode, first=is_torch, floats=self._floats, refused=self._refuse, upright=self.upright
+            data, self._mode, first=is_torch, floats=self._floats, on_refusal=self._refuse, upright=self.upright
         )
         if not is_torch:
             return array
@@ -277,7 +277,7 @@ class PictureDecoder:
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
         array = pixels.decode_to_array(
-            data, self._mode, min_size=least if resize.scaled else None, refused=self._refuse, upright=self.upright
+            data, self._mode, min_size=least if resize.scaled else None, on_refusal=self._refuse, upright=self.upright
         )
         return resize.resized(torch.from_numpy(array), *full_size).numpy()
 

@@ -107,7 +107,7 @@ class SingleResume(SharedNumbers):
 
     So the first workers leave a note in memory that they share with that process. multiprocessing numbers the
     processes that a program starts, from 1 on, and a DataLoader starts its workers one after the other: the process of
-    worker *i* has the number of the first one's, plus *i*. The workers of the first iteration write which number comes
+    worker 2 has the number of worker 0, plus 2. The workers of the first iteration write which number comes
     after theirs. Workers from this number on are of a later iteration, and do not resume. All workers of an iteration
     write the same number, so there is no lock. The seed that torch gives to workers would not do for it: a program that
     calls `torch.manual_seed` before each epoch has the same in all.

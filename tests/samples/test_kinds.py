@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from tartools.samples import filetypes
-from tartools.samples.kinds import MEASURED_BY_SUFFIX, PAYLOAD_KINDS, is_decoded, is_looked_at_whole, kind_of_field
+from tartools.samples.kinds import MEASURED_BY_SUFFIX, PAYLOAD_KINDS, is_decoded, is_number_field, kind_of_field
 from tartools.stages.checking.codes import CODES
 from tests.conftest import make_tar, python
 
@@ -62,7 +62,7 @@ def test_the_kind_of_a_field_follows_its_last_part() -> None:
     }
     assert kinds == {"seg.PNG": "picture", "cls": "number", "x.json": "JSON", "mp4": None}
     assert is_decoded("json.gz") and not is_decoded("mp4") and not is_decoded("html")
-    assert is_looked_at_whole("cls") and not is_looked_at_whole("cls.gz") and not is_looked_at_whole("txt")
+    assert is_number_field("cls") and not is_number_field("cls.gz") and not is_number_field("txt")
 
 
 def test_another_kind_is_one_entry(tmp_path: Path) -> None:

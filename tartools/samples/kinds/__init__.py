@@ -55,6 +55,7 @@ def has_length(field: str) -> bool:
 def length_of(field: str, member: Member, *, decode: bool = False) -> tuple[float | None, str | None]:
     """Return (seconds, None) for the sound or video *member* of *field*, else (None or seconds, why it is broken).
 
+    *field*: one for which `has_length` is True. *decode*: a sound is decoded to find out whether it is whole.
     Raises: TarToolsError if it can't be read, or for a video without PyAV.
     """
     kind = measured_kind(field)
@@ -126,7 +127,7 @@ def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description
     return Description(f"{codec}, {content.what}", content.lines, "" if is_media else content.kind, content.value)
 
 
-def may_sound(member: Member) -> bool:
+def may_be_sound(member: Member) -> bool:
     """True if *member* is or should be a sound, by its first bytes or its field."""
     suffix, head = _suffix_and_magic(member)
     return is_sound(suffix, head) or guess_type(head).kind == SOUND
@@ -148,8 +149,8 @@ def is_decoded(field: str) -> bool:
     return kind_of_field(split_codec(field)[0]) is not None
 
 
-def is_looked_at_whole(field: str) -> bool:
-    """True for a *field* of numbers: the check of first bytes finds all damage in them, so they need not be decoded."""
+def is_number_field(field: str) -> bool:
+    """True if *field* holds whole numbers, by its suffix, not compressed; tarcheck looks at them without --decode."""
     return kind_of_field(field) is NUMBER_KIND
 
 

@@ -41,7 +41,10 @@ def describe_document(member: Member, head: bytes, _decode: bool) -> Description
 
 
 def first_lines(parts: Iterable[str]) -> list[str]:
-    """Return the first 10,012 lines of the text in *parts*: no more are made, since nested JSON has very many."""
+    """Return the lines of the text in *parts*, which is read no further than the 10,012th newline.
+
+    Nested JSON can have very many lines: up to `MAX_TEXT_LINES` are shown, and `MAX_JSON_LINES_COUNTED` are counted.
+    """
     text, ends = [], 0
     for part in parts:
         text.append(part)

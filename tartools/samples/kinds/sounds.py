@@ -33,7 +33,7 @@ MAX_FRAMES = 1 << 62  # libsndfile's number of frames of a file that does not sa
 BARS = "▁▂▃▄▅▆▇█"
 
 # subtype of libsndfile -> description
-STORED = {
+SUBTYPE_NAMES = {
     "PCM_S8": "8 bit",
     "PCM_U8": "8 bit",
     "PCM_16": "16 bit",
@@ -46,10 +46,10 @@ STORED = {
 
 def is_sound(suffix: str, head: bytes) -> bool:
     """True if a payload that begins with *head*, in a field with this *suffix*, is or should be a sound."""
-    return suffix in DECODABLE_SOUNDS or _begins(head)
+    return suffix in DECODABLE_SOUNDS or _begins_as_sound(head)
 
 
-def _begins(head: bytes) -> bool:
+def _begins_as_sound(head: bytes) -> bool:
     """True if *head* is the begin of a WAV, FLAC or Ogg file, which are decoded here."""
     file_type = type_of_file(head)
     return file_type is not None and not DECODABLE_SOUNDS.isdisjoint(file_type.suffixes)
@@ -89,7 +89,7 @@ def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
             head = file.read(MAGIC_BYTES)
             file.seek(0)
             facts = _sound_facts(file, head, member.size)
-        if decode and _begins(head):
+        if decode and _begins_as_sound(head):
             check_sound(member)
     except (TarToolsError, MemoryError):
         raise
@@ -165,29 +165,32 @@ def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tupl
 
     with member.open() as file:
         head = file.read(MAGIC_BYTES)
-        if not _begins(head):
+        if not _begins_as_sound(head):
             raise ValueError("it does not begin as one")
         file.seek(0)
         with soundfile.SoundFile(file) as opened:
             seconds, channels = opened.frames / opened.samplerate, opened.channels
-            stored = STORED.get(opened.subtype, opened.subtype.replace("_", " ").capitalize())
+            stored = SUBTYPE_NAMES.get(opened.subtype, opened.subtype.replace("_", " ").capitalize())
             description = (
                 f"{opened.format} {seconds:.2f} s, {opened.samplerate} Hz, {channels} channel{'s' * (channels > 1)}"
             )
             return f"{description}, {stored}", peaks(opened, columns)
 
 
-def peaks(opened: soundfile.SoundFile, columns: int) -> list[float]:
-    """Return the peak of each of at most *columns* equal parts of *opened*, relative to the highest one."""
+def peaks(sound: soundfile.SoundFile, columns: int) -> list[float]:
+    """Return the peak of each of *columns* equal parts of *sound*, relative to the highest one: from 0 to 1.
+
+    Of a part its first 8192 frames are read (`FRAMES_PER_COLUMN`). A *sound* of fewer frames has a part for each.
+    """
     import numpy as np
 
-    columns = min(columns, opened.frames)
+    columns = min(columns, sound.frames)
     column_peaks: list[float] = []
     for column in range(columns):
-        begin, end = (opened.frames * edge // columns for edge in (column, column + 1))
-        if opened.tell() != begin:
-            opened.seek(begin)
-        frames = opened.read(min(end - begin, FRAMES_PER_COLUMN), dtype="float32", always_2d=True)
+        begin, end = (sound.frames * edge // columns for edge in (column, column + 1))
+        if sound.tell() != begin:
+            sound.seek(begin)
+        frames = sound.read(min(end - begin, FRAMES_PER_COLUMN), dtype="float32", always_2d=True)
         column_peaks.append(float(np.nan_to_num(np.abs(frames), posinf=1.0).max(initial=0.0)))
     highest = max(column_peaks, default=0.0)
     return [peak / highest if highest else 0.0 for peak in column_peaks]

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tartools import storage
 from tartools.errors import TarToolsError, in_units, several
 from tartools.samples.account import Account, Phase
-from tartools.samples.kinds import may_sound
+from tartools.samples.kinds import may_be_sound
 from tartools.samples.sample import Sample, raw_bytes
 from tartools.show.html import cards
 from tartools.show.html.cards import Overview, broken_pictures, grouped_samples
@@ -145,7 +145,7 @@ def flag_playable(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
     """
     budget = PLAYED_LIMIT
     for sample in samples:
-        sounds = sum(member.size for member in sample.members if may_sound(member))
+        sounds = sum(member.size for member in sample.members if may_be_sound(member))
         videos = sum(member.size for member in sample.members if is_video(member))
         fits = sounds <= SOUND_LIMIT and videos <= VIDEO_LIMIT and sounds + videos <= budget
         yield sample, fits

@@ -52,7 +52,7 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
 
 
 def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
-    """Return the histogram of *column*; a bin counts values from its *from* to below its *to*."""
+    """Return the histogram of *column*; a bin counts values from its `from` to below its `to`."""
     value = f"CAST({column.sql} AS DOUBLE)"
     number = f"CASE WHEN isfinite({value}) THEN {value} END"
     low, high, count = _ask(index, query, f"min({number}), max({number}), count({number})")[0]

@@ -157,7 +157,7 @@ class Routes:
         return query
 
     def rows(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: samples *begin* to *end* of a query, for the grid and the list."""
+        """Answer: samples `begin` to `end` of a query, for the grid and the list."""
         query, begin, end = self._query(fields.get("query")), whole(fields, "begin"), whole(fields, "end")
         if end - begin > MAX_ROWS_AT_ONCE:
             raise QuestionError(f"more than {MAX_ROWS_AT_ONCE} rows at once")
@@ -169,7 +169,7 @@ class Routes:
         return {"facets": count_facets(self._index, self._query(fields.get("query")))}
 
     def bitmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: a bit for each sample of the data set, 1 for samples *begin* to *end* of a query."""
+        """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` of a query."""
         query = self._query(fields.get("query"))
         begin, end = whole(fields, "begin", 0), min(whole(fields, "end", query.samples), query.samples)
         positions = range(begin, max(begin, end)) if query.positions is None else query.positions[begin:end]

@@ -93,7 +93,7 @@ def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Co
 
 
 def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
-    """Return the condition of one facet: a value, a range from *from* to below *to*, or a field that is missing."""
+    """Return the condition of one facet: a value, a range from `from` to below `to`, or a field that is missing."""
     if "broken" in facet:
         condition = broken_condition(index)
         return condition if facet["broken"] else Condition(f"NOT ({condition.sql})")

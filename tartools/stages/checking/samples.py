@@ -187,7 +187,7 @@ def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int
 def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
     """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field.
 
-    *number*: index of the payload in *heads*. `sizes`: bytes of the payloads. If readers take the field for a number, a
+    `number`: index of the payload in *heads*. `sizes`: bytes of the payloads. If readers take the field for a number, a
     payload that is not empty and no whole number gives a finding, too.
     """
     for number in find_suspicious(suffix, heads):

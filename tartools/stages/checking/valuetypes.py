@@ -108,7 +108,7 @@ def conflict(first: ValueType, second: ValueType, path: str = "") -> str:
     """Return the first conflict of two types that Arrow does not merge, as text; "" if it merges them.
 
     It merges equal types, null and any type, lists, and objects whose common names have types that it merges.
-    *path*: the name of the value, such as `json.a`.
+    *path*: the name of the value, such as "json.a".
 
     >>> conflict(StructType((("a", "int64"),)), StructType((("a", "float64"), ("b", "bool"))), "json")
     'json.a: int64 and float64'
@@ -141,7 +141,7 @@ def _inner_conflict(kind: ValueType, path: str) -> str:
 def misfit(column: ValueType, kind: ValueType, path: str = "") -> str:
     """Return why a *column* does not hold all values of type *kind* unchanged, as text; "" if it does.
 
-    *path*: the name of the value, such as `json.a`.
+    *path*: the name of the value, such as "json.a".
 
     >>> misfit("float64", "int64"), misfit("int64", "float64", "cls"), misfit(ListType("null"), ListType("int64"), "x")
     ('', 'cls: float64, not int64', 'x[]: int64, not null')

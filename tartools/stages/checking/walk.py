@@ -100,7 +100,7 @@ class Walk:
                 if self.position == 0 and self.size < BLOCK and self.complete and not is_cut_header(block):
                     yield self.make_trouble("not-tar", not_tar_message(block))
                     return
-                yield from self.end_truncated(header.what)
+                yield from self.end_truncated(header.unit)
                 return
             else:
                 yield from self.add_member(header)

@@ -1,6 +1,6 @@
 """Pictures that look alike, by difference hashes of 64 bits and mean colours: found by bands, not by all pairs.
 
-Two pictures are near if their hashes differ in *distance* bits at most; the mean colours of their 16 parts, red, green
+Two pictures are near if their hashes differ in `distance` bits at most; the mean colours of their 16 parts, red, green
 and blue, by `MAX_COLOUR_DISTANCE` at most and by `MAX_MEAN_DISTANCE` on average; and the ratios of their sides by
 `MAX_RATIO` at most, since hash and colours of a soft gradient are the same in any shape. Pictures come in order of
 preference, and one is left out if it is near a kept one.

@@ -103,7 +103,7 @@ def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
                 "or rename them first (tarcat -f)"
             )
     names = None if chosen.words is None else {chosen.fold(choices[0]) for choices, _ in chosen.words}
-    dropped = set(map(chosen.fold, chosen.dropped))
+    dropped = set(map(chosen.fold, chosen.excluded_names))
     if names is None and not dropped:
         return None
     return lambda field: (names is None or chosen.fold(field) in names) and chosen.fold(field) not in dropped

@@ -180,7 +180,7 @@ def make_second(
         for option, value in (("--key-column", rows.key), ("--dots", rows.dots), ("--encoding", rows.encoding)):
             if value is not None:
                 raise UsageError(f"{option} is for rows, but these are samples, which have their own keys", url=urls[0])
-        return SecondShards(urls, chosen._replace(hidden=False), account, reading)
+        return SecondShards(urls, chosen._replace(skip_underscored=False), account, reading)
     if "tar" in forms:
         raise UsageError(MIXED_SECOND_HINT, url=urls[forms.index("tar")])
     return SecondRows(urls, forms, rows, chosen, account)

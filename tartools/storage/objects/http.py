@@ -75,7 +75,7 @@ class Payload(SeekableFile):
 
 
 class Response(contract.Body):
-    """A response from *address* about the object *url*: its *status* and *headers*, and its body as it was sent.
+    """A response from *address* about the object *url*: its `status` and `headers`, and its body as it was sent.
 
     *answer*: the response of urllib3, whose body is not read yet; it is not decompressed.
     """
@@ -139,7 +139,7 @@ class Response(contract.Body):
 class Client(NamedTuple):
     """Makes requests.
 
-    *credentials*: called with an address and *moved*, returns the headers with credentials for it. *moved* is True if a
+    *credentials*: called with an address and `moved`, returns the headers with credentials for it. `moved` is True if a
     request without a body was redirected there by another server.
     *trust*: returns the certificates to trust: True for the usual ones, False for any, or a file or folder.
     """

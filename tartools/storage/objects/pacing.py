@@ -27,7 +27,7 @@ RATE_SECONDS = 1.0  # of which requests are counted, to know their rate
 class Pacer:
     """The rate of requests to one server, shared by all threads; without limit while the server refuses none.
 
-    *clock* returns seconds. *successes*: the number of requests that the server has carried out.
+    *clock* returns seconds. `successes`: the number of requests that the server has carried out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

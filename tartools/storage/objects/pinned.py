@@ -18,11 +18,11 @@ class Range:
     """The bytes *start* to *end* (exclusive; None: to the end of the object), and where they are received.
 
     *buffer*: memory with room for all of them, or None.
-    *destination*: if not None, memory for the next bytes, which are then not in *chunks*; used only without *buffer*.
-    *chunks*: received bytes that the reader has not taken yet, as views of *buffer* or of new memory.
+    `destination`: if not None, memory for the next bytes, which are then not in `chunks`; used only without *buffer*.
+    `chunks`: received bytes that the reader has not taken yet, as views of *buffer* or of new memory.
     *repeatable*: True if no reader sees the bytes before all have come, so that they may be received anew.
-    *received*: how many bytes have come.
-    *verified*: True if the received bytes are known to be of the pinned version.
+    `received`: how many bytes have come.
+    `verified`: True if the received bytes are known to be of the pinned version.
     """
 
     def __init__(self, start: int, end: int | None, buffer: memoryview | None = None, repeatable: bool = False) -> None:
@@ -61,7 +61,7 @@ class Pinned:
     *listed*: True if the version comes from a listing: the server may not send it with the data, as emulators of GCS
     do.
     *replaced*: the message of the error for another version.
-    *framed*: False if the server did not state the length, so that the bytes may be truncated.
+    `framed`: False if the server did not state the length, so that the bytes may be truncated.
     """
 
     framed = True  # the server states the length

@@ -70,8 +70,8 @@ os.register_at_fork(after_in_child=lambda: budget.__init__(MAX_SHARED_RANGES))  
 class _Part(Range):
     """A range, and how receiving it went.
 
-    *seconds*: the time that it took; *work*: the processor time of that, in seconds.
-    *is_done*: True when its thread has ended. *error*: the error of the thread, None if there is none.
+    `seconds`: the time that it took; `work`: the processor time of that, in seconds.
+    `is_done`: True when its thread has ended. *error*: the error of the thread, None if there is none.
     """
 
     seconds = work = 0.0

@@ -33,7 +33,7 @@ ABORT_SECONDS = 15.0  # seconds for an abort, half of them for requests under wa
 class Target(Protocol):
     """An upload of one object to a store. Each call is one attempt, and raises `TransientError` to be retried.
 
-    The calls come from several threads: `put` alone; or `begin`, `part` for each part but the last (up to *workers* at
+    The calls come from several threads: `put` alone; or `begin`, `part` for each part but the last (up to `workers` at
     once), `complete`. `abort` comes last, if at all. All raise StorageError for failures that a retry does not help.
     """
 
