@@ -258,8 +258,8 @@ def page_of_samples(
             samples, sink, title, choice, side, min(cli.count_workers(0), DECODING_THREADS), account
         )
         account.check()
-    if overview.shown < overview.counts.samples or overview.more:
-        account.warn(f"{shown(url)}: {overview.chosen} (use --random N or -c N to choose differently)")
+    if overview.shown_count < overview.counts.samples or overview.has_more:
+        account.warn(f"{shown(url)}: {overview.choice_text} (use --random N or -c N to choose differently)")
     if overview.broken.count:
         noun = several(overview.broken.count, "broken picture or sound", "broken pictures or sounds")
         account.warn(f"{shown(url)}: {noun}, listed on the page, the first in {overview.broken.first[0]}")

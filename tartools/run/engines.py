@@ -38,9 +38,9 @@ class CallerEngine(Generic[Item, Result]):
     def __init__(self, work: Callable[[Item], Result]) -> None:
         self._work = work
 
-    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
-        """Call `ended()` at once; return a function that calls *work* for *item* and returns its result."""
-        ended()
+    def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], Result]:
+        """Call `on_end()` at once; return a function that calls *work* for *item* and returns its result."""
+        on_end()
         return partial(self._work, item)
 
     def stop(self) -> None:
@@ -55,16 +55,17 @@ class ExecutorEngine(Generic[Item, Result]):
         self._work = work
         self._waiting: set[Future[Result]] = set()
 
-    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+    def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], Result]:
         """Have *work* called for *item* by the executor; return a function that waits for its result.
 
-        That function raises what *work* or the executor raises. `ended()` is called when the call is over.
+        That function raises what *work* or the executor raises. `on_end()` is called when the call is over, in any
+        thread.
         """
 
-        def done(future: Future[Result]) -> None:
+        def forget_future(future: Future[Result]) -> None:
             """Forget *future*, and tell the caller that it has ended."""
             self._waiting.discard(future)
-            ended()
+            on_end()
 
         try:
             future = self._executor.submit(self._work, item)
@@ -72,7 +73,7 @@ class ExecutorEngine(Generic[Item, Result]):
             future = Future()
             future.set_exception(error)
         self._waiting.add(future)
-        future.add_done_callback(done)
+        future.add_done_callback(forget_future)
         return future.result
 
     def stop(self) -> None:
@@ -103,13 +104,14 @@ class Processes(Generic[Item]):
             ) from error
         self._threads = Threads(workers, self._call, self._terminate)
 
-    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], bytes]:
+    def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], bytes]:
         """Have *work* called for *item* in a process; return a function that waits for its results, as bytes.
 
         The bytes are the pickles of the results, one after the other; `results` yields them. The function raises
-        RuntimeError if the process was lost in each try. `ended()` is called when the results are there.
+        RuntimeError if the process was lost in each try. `on_end()` is called when the results are there, in the thread
+        of the process.
         """
-        return self._threads.submit(item, ended)
+        return self._threads.submit(item, on_end)
 
     def stop(self) -> None:
         """End all processes, busy or idle, and the threads."""

@@ -124,14 +124,15 @@ def run_tasks(
 ) -> Results:
     """Have *engine* run *tasks*, *at_once* at a time; yield (task, result) as each has ended, in no certain order.
 
-    *window*: number of tasks that the engine gets at a time, those that have ended and wait to be taken included. With
-    *fail_fast* no task begins after one has failed; those that were not begun are not yielded. *jobs*: its `running` is
-    kept current. Closing this generator ends what runs.
+    *at_once*: how many the engine can run in parallel, for the count of running tasks. *window*: number of tasks that
+    the engine gets at a time, those that have ended and wait to be taken included. With *fail_fast* no task begins
+    after one has failed; those that were not begun are not yielded. *jobs*: its `running` is kept current. Closing this
+    generator stops the engine.
     """
     begun = ended = 0
     failed = False
 
-    def wanted() -> Iterator[Task]:
+    def begin_tasks() -> Iterator[Task]:
         """Yield the tasks as the engine asks for them, and count them as begun."""
         nonlocal begun
         for task in tasks:
@@ -142,7 +143,7 @@ def run_tasks(
             yield task
 
     window = at_once if fail_fast else window  # what is submitted will run
-    with closing(call_in_window(wanted(), engine, window, ordered=False)) as answers:
+    with closing(call_in_window(begin_tasks(), engine, window, ordered=False)) as answers:
         for task, answer in answers:
             result = answer()
             ended += 1

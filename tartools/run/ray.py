@@ -55,12 +55,12 @@ def open_ray_engine(
     with redirect_stdout(None), connect_cluster(address) as ray:  # Ray prints there what it has lost
         cpus, folder = limit_cores(ray, cpus, account), os.getcwd()
 
-        def lost(error: Exception) -> TaskResult:
+        def make_lost_result(error: Exception) -> TaskResult:
             """Return the result of a task that Ray has lost by *error*."""
             return TaskResult(None, _lost_reason(error))
 
         yield (
-            RayTasks(ray, lambda task: _run_on_node(task, folder, retries, timeout), cpus, lost=lost),
+            RayTasks(ray, lambda task: _run_on_node(task, folder, retries, timeout), cpus, on_lost=make_lost_result),
             count_slots(ray, cpus),
         )
 
@@ -125,8 +125,8 @@ class RayTasks(Generic[Item, Result]):
     """An engine that calls *work* in Ray tasks, which request *cpus* cores each.
 
     *ray*: the module, connected to a cluster. Ray pickles *work* and sends it to each worker once. It tries an item
-    *retries* times more if it loses the worker; None: as often as Ray's settings say. `lost(error)`: makes a result of
-    the error of a task; None: it is raised.
+    *retries* times more if it loses the worker; None: as often as Ray's settings say. `on_lost(error)`: returns a
+    result in place of the error of a task; None: that is raised.
     """
 
     def __init__(
@@ -135,28 +135,28 @@ class RayTasks(Generic[Item, Result]):
         work: Callable[[Item], Result],
         cpus: float,
         retries: int | None = None,
-        lost: Callable[[Exception], Result] | None = None,
+        on_lost: Callable[[Exception], Result] | None = None,
     ) -> None:
         self._ray = ray
-        self._lost = lost
+        self._on_lost = on_lost
         options = {"num_cpus": cpus} | ({} if retries is None else {"max_retries": retries})
         self._run = ray.remote(work).options(**options)
         self._lock = RLock()
         self._flying: dict[Future[Result], Any] = {}
         self._stopped = False
 
-    def submit(self, item: Item, ended: Callable[[], object], /) -> Callable[[], Result]:
+    def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], Result]:
         """Have *work* called for *item* in a Ray task; return a function that waits for its result.
 
-        That raises the error of the task, such as a RayError if Ray lost it, or returns what `lost` makes of it.
-        `ended()` is called when the task is over. Raises: RuntimeError after `stop`.
+        That raises the error of the task, such as a RayError if Ray lost it, or returns what *on_lost* makes of it.
+        `on_end()` is called when the task is over. Raises: RuntimeError after `stop`.
         """
 
-        def landed(future: Future[Result]) -> None:
+        def forget_future(future: Future[Result]) -> None:
             """Forget *future*, which is over, and tell the caller."""
             with self._lock:
                 self._flying.pop(future, None)
-            ended()
+            on_end()
 
         with self._lock:  # nothing may be begun once all was cancelled
             if self._stopped:
@@ -164,20 +164,20 @@ class RayTasks(Generic[Item, Result]):
             ref = self._run.remote(item)
             future: Future[Result] = ref.future()  # to wait for it is open to signals; Ray's calls swallow them
             self._flying[future] = ref
-        future.add_done_callback(landed)
+        future.add_done_callback(forget_future)
 
         def result() -> Result:
             """Wait for the task, and return its result.
 
-            Raises: the error of the task, such as a RayError if Ray lost it; with `lost`, returns `lost(error)`
+            Raises: the error of the task, such as a RayError if Ray lost it; with *on_lost*, returns `on_lost(error)`
             instead.
             """
             try:
                 return future.result()
             except Exception as error:
-                if self._lost is None:
+                if self._on_lost is None:
                     raise
-                return self._lost(error)
+                return self._on_lost(error)
 
         return result
 

@@ -34,22 +34,21 @@ OnFailure = Callable[[SampleTask, str], object]  # gets a failed task, and why i
 
 
 def collect_samples(
-    finished: Iterable[tuple[SampleTask, Outcome]],
+    outcomes: Iterable[tuple[SampleTask, Outcome]],
     directories: SampleDirectories,
     account: Account,
     on_failure: OnFailure = lambda task, why: None,
 ) -> Iterator[Sample]:
-    """Yield the samples that the commands of *finished* tasks left, and remove their directories.
+    """Yield the samples that the commands of tasks left, and remove their directories. *outcomes*: (task, its outcome).
 
-    A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was
-    read, depending on the options; `on_failure(task, why)` is called before. With subdirectories, `account.samples_out`
-    counts the inputs that gave any sample.
-
-    Order: that of *finished*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one
-    is requested. Raises: CommandError naming shard and sample.
+    A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was read,
+    depending on the options of *directories*; `on_failure(task, why)` is called before. *account*: counts samples left
+    out and failed; with subdirectories, `account.samples_out` counts the inputs that gave any sample.
+    Order: that of *outcomes*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one is
+    requested. Raises: CommandError naming shard and sample.
     """
     options = directories.options
-    for task, outcome in finished:
+    for task, outcome in outcomes:
         reader = _ResultReader(task, options.base, account)
         reuse = False
         try:
@@ -126,7 +125,7 @@ class _ResultReader:
     """Reads the result of one *task* from disk, with limits for memory and open files.
 
     *base*: name of the files that are members, before the dot; *account*: gets warnings.
-    `files`: paths of the files in the directory that was read last; `has_only_files`: True if it has nothing but files.
+    `files`: paths of the files in the directory that was read last; `has_only_files`: True if nothing else is in it.
     """
 
     def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:
@@ -134,10 +133,10 @@ class _ResultReader:
         self._base = base
         self._account = account
         self._old = {split_path(member.path)[1]: member for member in task.members}
-        self._held = 0  # bytes in memory
-        self._opened = 0  # large files
-        self._common: io.FileIO | None = None  # for what is beyond both
-        self._end = 0  # of it
+        self._memory_bytes = 0  # bytes in memory
+        self._open_count = 0  # large files
+        self._shared_file: io.FileIO | None = None  # for what is beyond both
+        self._shared_end = 0  # of it
         self.files: list[bytes] = []  # in the directory of the sample that was read last
         self.has_only_files = False  # there is nothing but files in it
 
@@ -260,19 +259,19 @@ class _ResultReader:
 
         Raises: SampleFailedError if it is no file any more.
         """
-        file = scratch.read_file(path, min(MAX_FILE_IN_MEMORY, MAX_RESULT_IN_MEMORY - self._held))
+        file = scratch.read_file(path, min(MAX_FILE_IN_MEMORY, MAX_RESULT_IN_MEMORY - self._memory_bytes))
         if file is None:
             raise SampleFailedError(f"{path_text(os.path.basename(path))!r} is not a file any more")
         if isinstance(file, bytes):
-            self._held += len(file)
+            self._memory_bytes += len(file)
             return file, 0, len(file)
         size = os.fstat(file.fileno()).st_size
-        if size > MAX_FILE_IN_MEMORY and self._opened < MAX_FILES_OPEN:
-            self._opened += 1
+        if size > MAX_FILE_IN_MEMORY and self._open_count < MAX_FILES_OPEN:
+            self._open_count += 1
             return file, 0, size
-        if self._common is None:
-            self._common = scratch.scratch_file(os.fsdecode(os.path.dirname(self._task.folder)))
+        if self._shared_file is None:
+            self._shared_file = scratch.scratch_file(os.fsdecode(os.path.dirname(self._task.folder)))
         with file:
-            copy_range(file, 0, size, self._common)
-        self._end += size
-        return self._common, self._end - size, size
+            copy_range(file, 0, size, self._shared_file)
+        self._shared_end += size
+        return self._shared_file, self._shared_end - size, size

@@ -22,10 +22,10 @@ MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 
 
 def add_advice(facts: dict[str, Any]) -> None:
-    """Add to each row of *facts* its `limit`, and to *facts* the `make_advice`, a list of lines.
+    """Add to each row of *facts*, those of `tarbench --json`, its "limit", and to *facts* the lines "advice".
 
-    *facts*: those of `tarbench --json`. The limit is the part of the time that takes longest ("list", "read", "decode"
-    or "collate"), or "processors" for a row with workers that keeps them at least 80 % busy.
+    The limit is the part of the time that takes longest ("list", "read", "decode" or "collate"), or "processors" for a
+    row with workers that keeps them at least 80 % busy (BUSY_SHARE).
     """
     parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:

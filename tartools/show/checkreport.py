@@ -27,9 +27,10 @@ def check_facts(
 ) -> dict[str, Any]:
     """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
-    Keys: shards, samples; errors and the like, the number of findings of each severity; expected, undecoded (fields);
-    findings. *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample should have,
-    each a tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes read.
+    Keys: shards, samples; errors, warnings and notes, the number of findings of each severity; expected, undecoded
+    (fields); findings. *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample
+    should have, each a tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes
+    read.
     *card*: YAML of a dataset card, the value of the key card; no such key if it is None.
     """
     counts = dict.fromkeys(SEVERITIES, 0)

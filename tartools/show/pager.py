@@ -31,12 +31,9 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 class History:
     """The *samples*, read as far as the user has gone; the last ones are kept to go back to.
 
-    Attributes:
-      first: number of the first sample that is kept.
-      ended: True if all samples have been read.
-
-    Each sample read is counted in *account* as written. Holds: 10,000 samples, or 256 MiB of them; ranges of files do
-    not count.
+    Attributes: first: number of the first sample that is kept. is_at_end: True if all samples have been read.
+    `history[number]` is the sample *number*, which must be kept. Each sample read is counted in *account* as written.
+    Holds: 10,000 samples (MAX_SAMPLES_KEPT), or 256 MiB of them (MAX_KEPT_MEMORY); ranges of files do not count.
     """
 
     def __init__(self, samples: Iterable[Sample], account: Account) -> None:
@@ -83,13 +80,9 @@ def memory_bytes(sample: Sample) -> int:
 class Pager:
     """Shows *samples* on a terminal, one at a time or as a grid, as the user presses keys.
 
-    Attributes:
-      keyboard: reads keys and writes to the terminal.
-      screen: returns its present size and abilities.
-      account: counts the samples read.
-      total: number of all samples; None if unknown.
-
-    It reads no further than needed. Holds: the samples that `History` keeps.
+    *keyboard*: reads keys and writes to the terminal. `screen()`: returns its present size and abilities. *account*:
+    counts the samples read. *total*: number of all samples; None if unknown. It reads no further than needed. Holds:
+    the samples that `History` keeps.
     """
 
     def __init__(
@@ -161,9 +154,10 @@ class Pager:
         return False
 
     def _search(self) -> None:
-        """Ask for words; go to the next sample that has them, as `search.has_words` says.
+        """Ask for words; go to the next sample that has all of them in its key and texts.
 
-        After the last sample comes the first that is kept. Raises: StorageError if a payload can't be read.
+        After the last sample comes the first that is kept. An empty line repeats the last search. Raises: StorageError
+        if a payload can't be read.
         """
         self._sought = self._ask("/") or self._sought
         if not self._sought:

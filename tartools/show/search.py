@@ -37,7 +37,10 @@ def has_words(sample: Sample, words: Sequence[str]) -> bool:
 
 
 def texts_of(sample: Sample) -> Iterator[tuple[str, str]]:
-    """Yield (field, text) for each member of *sample* that may be text, decompressed, both in small letters."""
+    """Yield (field, text) for each member of *sample* that may be text, decompressed, both in small letters.
+
+    Of a text over 1 MiB (MAX_SEARCHED_BYTES) only the beginning.
+    """
     for member in sample.members:
         if suffix_of(field_name(member)) in NO_TEXTS:
             continue

@@ -165,7 +165,8 @@ KEY_NAMES = {
 class Keyboard:
     """The terminal of this process, opened for itself: reads keys and shows text while `take_over` holds it.
 
-    `wake`: file descriptor of a pipe; a byte written there makes `read_key` return REDRAW_KEY.
+    `wake`: file descriptor of a pipe; a byte written there makes `read_key` return REDRAW_KEY. Raises: UsageError if
+    the process has no terminal.
     """
 
     def __init__(self) -> None:

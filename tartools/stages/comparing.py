@@ -65,8 +65,8 @@ class DiffSide(NamedTuple):
 def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers: int) -> int:
     """Return the digest of the data set *urls*: the sum of its samples' digests (`digest_of_batch`) modulo 2**256.
 
-    The order of samples does not count. `account`: counts them, as read and written. `max_workers`: the most workers
-    that read. Raises: what reading raises.
+    The order of samples does not count. `account`: counts them, as read and written. `max_workers`: up to so many
+    workers read. Raises: the errors of reading.
     """
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:

@@ -83,11 +83,9 @@ class Imbalance:
         yield -1, sum(count for _, count in group.counts)
 
     def describe(self, parts: Sequence[Part], classes: Sequence[str]) -> str:
-        """Return a sentence on the class and part whose share differs most from the share of *parts*.
+        """Return a sentence on the class and part where the part's fraction of the class is furthest from its share.
 
-        "" without samples.
-
-        *classes*: the values that stand for the indexes of classes.
+        *classes*: the values that stand for the indexes of classes, for the sentence. "" if there is no class.
         """
         weights = sum(part.weight for part in parts)
         difference, index, number = max(
@@ -149,7 +147,10 @@ def _sort_by_size(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
 
 
 def _move_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
-    """Move each of *groups* to the part that suits it best now; return True if one was moved."""
+    """Move each of *groups* to the part where it adds least to *imbalance*, if that reduces it.
+
+    *parts*: index of the part of each group, by its number; changed in place. Return True if a group was moved.
+    """
     moved = False
     for group in groups:
         part = parts[group.number]
@@ -164,7 +165,10 @@ def _move_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Im
 
 
 def _swap_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
-    """Swap the parts of two of *groups* wherever that reduces the imbalance; return True if two were swapped."""
+    """Swap the parts of two of *groups* wherever that reduces *imbalance*; return True if two were swapped.
+
+    *parts*: index of the part of each group, by its number; changed in place.
+    """
     swapped = False
     for group, other_group in combinations(groups, 2):
         first, second = parts[group.number], parts[other_group.number]

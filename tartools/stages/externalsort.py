@@ -181,10 +181,10 @@ def split_records(records: Iterable[bytes], max_records: int, max_bytes: int) ->
 
 
 def presort_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield all records of *groups* in packed blocks (see `unpack_block`), after sorting 16,000 or more at a time.
+    """Yield all records of *groups* in packed blocks (see `unpack_block`), sorted 16,384 or more at a time.
 
     Workers call this before the external sort, which is faster on records that are partly sorted. A group is not
-    divided between two sorts. Holds: 16,000 records and one group.
+    divided between two sorts. Holds: 16,384 records (RECORDS_PER_WORKER) and one group.
     """
     buffer: list[bytes] = []
     for group in groups:

@@ -32,10 +32,11 @@ SOURCE_ENDED = object()
 
 
 class MixedSource(Generic[Item]):
-    """One source of a mixture, which can be iterated several times: the items (samples or row numbers) of *source*.
+    """One source of a mixture, which can be iterated several times; it yields items: samples or row numbers.
 
-    `account`: counts the items as read. `needed`: True makes a source without items an error. Call `close` at the end.
-    Holds: the batches of *source*.
+    *source*: (URLs, function that returns the batches of items, True if items are row numbers). `account`: counts the
+    items as read. `needed`: True makes a source without items an error. Call `close` at the end. Holds: the batches of
+    *source*.
     """
 
     def __init__(self, source: ItemSource, account: Account, *, needed: bool) -> None:
@@ -80,10 +81,11 @@ class MixedSource(Generic[Item]):
         self._counts.append(count)
 
     def count_remaining(self, read_all: bool) -> int | None:
-        """Count the samples not taken in this round, as read; return their number, None if that takes too long.
+        """Count the samples not yet taken in this round, as read; return their number, None if that takes too long.
 
-        Row numbers and tables are always counted. With *read_all*, so are plain local shards, of which only headers are
-        read; compressed shards, servers and commands never are, because they would be read to their end.
+        They can't be taken after that. Row numbers and tables are always counted. With *read_all*, so are plain local
+        shards, of which only headers are read; compressed shards, servers and commands never are, because they would be
+        read to their end.
         """
         if not self._is_indexed and not all(is_table(url) or (read_all and is_plain_file(url)) for url in self._urls):
             return None
@@ -108,14 +110,12 @@ class Mixture(Generic[Item]):
     """The items of *sources*, mixed at random in the proportions *shares*, whole numbers above 0; iterated once.
 
     `stop`: what happens when a source ends: "first" ends the mixture, "all" goes on without the source until all have
-    ended, and "longest" iterates the source once more, until each has ended once.
-    `seed`: of the random order. `total`: the most items. `rekey`: template of the new keys, for advice in warnings.
+        ended, and "longest" iterates the source once more, until each has ended once.
+    `seed`: of the random order. `total`: the most items, None for no limit. `rekey`: template of the new keys, for
+        advice in warnings.
     `account`: gets the warnings, about samples left out and repeated keys.
-
-    Attributes:
-      taken: number of items of each source so far.
-      rounds: number of restarts of each source.
-      ended: numbers of the sources that have ended, in order.
+    `item_counts`: number of items of each source so far. `rounds`: number of restarts of each source. `ended_sources`:
+        numbers of the sources that have ended, in order.
 
     Iterating yields (item, number of the source, round). Order: that of each source. Holds: the batches of the sources,
     which are all open at once. A source without items can't be repeated, and has to raise an error itself.

@@ -141,7 +141,8 @@ class SampleFiles:
     def members(self, key: bytes, parts: Sequence[Location]) -> list[PartMember]:
         """Return the members of all *parts*, locations of parts of the sample *key*, in order.
 
-        More than 64 parts, or more than 16 MiB of small ones, are copied to the scratch file first.
+        Parts are copied to the scratch file first if there are over 64, or if those of up to 1 MiB have over 16 MiB in
+        all.
         """
         sizes = [location.end - location.begin for location in parts]
         small = sum(size for size in sizes if size <= MAX_SAMPLE_READ_WHOLE)

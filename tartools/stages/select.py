@@ -210,7 +210,7 @@ def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: b
     if any(not name or name.isdigit() for name in fields.values()):
         raise _bad_template(template, numbers)
 
-    def renamed(sample: Sample, **values: object) -> Sample:
+    def rename_sample(sample: Sample, **values: object) -> Sample:
         shard = split_suffix(base_name(sample.shard))[0]
         values.update((name, _text_field(sample, field, verbatim)) for name, field in fields.items())
         try:
@@ -223,7 +223,7 @@ def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: b
             raise failure_of(sample, f": {error.message}") from None
         return with_key(sample, key)
 
-    return renamed
+    return rename_sample
 
 
 def _bad_template(template: str, numbers: Sequence[str]) -> UsageError:

@@ -114,7 +114,7 @@ def parse_bound(text: str) -> int:
 def parse_span(text: str) -> range:
     """Return the range of hash numbers for the range of fractions *text*, `LO:HI`, LO included; 0 and 1 by default.
 
-    Raises: ValueError if it is none, or empty.
+    Raises: ValueError if *text* is not two numbers from 0 to 1 with a colon, or no number is between them.
 
     >>> parse_span("0:0.5") == range(0, 1 << 63)
     True
@@ -139,7 +139,7 @@ def parse_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`.
 
     The last one gets the remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for
-    another form, a share of 0, a name twice, or shares whose sum is not 1 (or 100).
+    another form, a share of 0, a name twice, or shares whose sum differs from 1 (or 100) by over a thousandth.
 
     >>> parse_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))

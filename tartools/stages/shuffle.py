@@ -17,8 +17,9 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Account) -> Iterator[Item]:
     """Yield *samples* in random order, through a buffer of *size* samples: for each that comes in, a random one leaves.
 
-    `seed`: equal seeds and inputs give equal orders. Holds: *size* samples, so they should be owned. Samples in the
-    buffer when the consumer stops are counted as left out.
+    `seed`: equal seeds and inputs give equal orders. Holds: *size* samples; the caller copies those that are views of a
+    read buffer before (`Sample.own`). Samples in the buffer when the consumer stops are counted as left out in
+    *account*.
     """
     import random
 

@@ -52,11 +52,10 @@ def sort_batches(
     `index`: records of `index_records`, all read before the first batch is yielded. By `__key__`, all members of one
     key become one sample. In a batch, no two samples side by side have one key. `account`: counts parts of samples that
     are joined, and samples and parts left out.
-
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; the records of one sort key, by `__key__`;
     128 open files; two batches of 1 MiB; up to 16 MiB of a joined sample.
     Raises: SampleError if a joined sample has a field twice and *order* does not say which one to keep; StorageError if
-    a file has changed meanwhile; what *index* raises.
+    a file has changed meanwhile; the errors of *index*.
     """
     records = external_sort(sortkeys.require_values(index, order), memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values

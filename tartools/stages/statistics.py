@@ -58,11 +58,11 @@ def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
 def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -> Summary:
     """Return the counts of *batch*, with the keys of the first *listed* samples of each combination of fields.
 
-    `kinds`: only payloads of classes and pictures are read. `fields`: number of fields in all tables; if more than
-    1,000 keys are listed, keys of samples with so many fields are left out: they take much memory, and are asked for
-    only if there are samples without any field too.
-
-    Raises: StorageError if the file that it was read from has become shorter, or for columns that can't be true.
+    `kinds`: says which payloads are read: of classes, pictures, sounds and videos, and of its columns. `fields`: number
+    of fields in all tables; if *listed* is over 1,000 (MAX_KEYS_LISTED), keys of samples with so many fields are left
+    out: they take much memory, and are asked for only if there are samples without any field too. *batch* has a sample
+    at least. Raises: StorageError if the file that it was read from has become shorter, or for columns that can't be
+    true.
     """
     counts = Summary(listed)
     combinations = batch.combinations()
@@ -85,7 +85,8 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
 def count_values(batch: Batch, column: Column) -> FieldSummary:
     """Return the counts of the values of *column* in *batch*, from the table if it has them, else from the samples.
 
-    Raises: SampleError, naming the sample, for a field that occurs twice, is not UTF-8, or not JSON as *column* needs.
+    Values of over 256 bytes (MAX_CLASS_BYTES) are counted as `long`, not one by one. Raises: SampleError, naming the
+    sample, for a field that occurs twice, is not UTF-8, or not JSON as *column* needs.
     """
     values = texts_of_column(batch, column)
     present = [value for value in values if value is not None]
@@ -98,8 +99,8 @@ def count_values(batch: Batch, column: Column) -> FieldSummary:
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
     """Add the counts of each field of *combinations*, samples grouped by their fields, to *counts*.
 
-    `kinds`: the fields whose values or pictures are counted. If they have over 1,000 fields, none is counted, and
-    `counts.many_fields` is set.
+    `kinds`: the fields whose values, pictures or lengths are counted. If there are over 1,000 fields
+    (MAX_DISTINCT_VALUES), none is counted, and `counts.many_fields` is set.
     """
     columns: dict[str, list[FieldColumn]] = {}
     for same in combinations:
@@ -169,7 +170,7 @@ def _keyed_facts(
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
     """Return the counts of the field *column*: members, sizes, and values if *kinds* counts them as classes.
 
-    Pictures are not counted here.
+    Values of over 256 bytes (MAX_CLASS_BYTES) are counted as `long`. Pictures, sounds and videos are not counted here.
     """
     field_summary = FieldSummary(len(column), sizes=Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None

@@ -170,10 +170,12 @@ class FieldSummary:
     """Counts of one field.
 
     `members`: number of members. `samples`: number of samples that have it. `lacking`: key of the first that lacks it,
-    or None.
-    `sizes`: of payloads, in bytes. `classes`: value -> count. `long`: number of values too long for a class.
+        or None.
+    `sizes`: of payloads, in bytes. `classes`: value -> count, None for over 1,000 values. `long`: number of values too
+        long for a class.
     `pictures`: counts of pictures, None if it has none. `lengths`: of sounds or videos, if they are asked for, or None.
-    `small`, `large`: (size, place) of its smallest and largest payloads, up to 20 each, if they are asked for.
+    `small`, `large`: (size, place) of its smallest and largest payloads, up to 20 each (MAX_EXTREMES), if they are
+        asked for.
     """
 
     members: int = 0
@@ -220,13 +222,17 @@ class Summary:
     `samples`, `members`: their numbers. `stored`: bytes of the samples in the archive; `payloads`, `padding`: of these.
     `first`: key of the first sample, None without samples. `shards`: URL -> [samples, bytes].
     `fields`: name -> counts. `values`: name of a column -> counts of its values: `samples`, `lacking`, `classes` and
-    `long`. `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of
-    such samples, and the first of them. `findings`: code -> number, and the first places. `undecoded`: fields with
-    payloads too large to decode. `types`: field -> type of its values -> number of samples, and the first of them;
-    the type None stands for more than 1,000 types. `first_samples`: number of an input -> its first five samples.
-    `listed`: up to so many places or samples are kept of each finding and combination, but 20 of a combination once
-    there are more than *usual* combinations.
-    `many_fields`, `many_combinations`: True if there are over 1,000; the others are not counted separately.
+        `long`.
+    `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of such samples, and the
+        first of them.
+    `findings`: code -> number, and the first places. `undecoded`: fields with payloads too large to decode.
+    `types`: field -> type of its values -> number of samples, and the first of them; the type None stands for all types
+        after the first 1,000.
+    `first_samples`: number of an input -> its first five samples (MAX_FIRST_SAMPLES).
+    `listed`: up to so many places or samples are kept of each finding and combination, but 20 (MAX_EXTREMES) of a
+        combination once there are more than *usual* combinations.
+    `many_fields`, `many_combinations`: True if there are over 1,000 (MAX_DISTINCT_VALUES); the others are not counted
+        separately.
     """
 
     def __init__(self, listed: int = MAX_REMEMBERED_KEYS, usual: int = MAX_DISTINCT_VALUES) -> None:
@@ -260,7 +266,8 @@ class Summary:
     def add_combination(self, combination: str, count: int, first: Sequence[Any]) -> None:
         """Add *count* samples with the fields *combination*, names joined by "/"; *first*: places of the first of them.
 
-        If there are 1,000 combinations, a new one sets `many_combinations`, and is noted as the finding "many-fields".
+        After 1,000 combinations (MAX_DISTINCT_VALUES) a new one sets `many_combinations`, and is noted as the finding
+        "many-fields".
         """
         tally = self.combinations.get(combination)
         if tally is None:
@@ -284,7 +291,7 @@ class Summary:
     def add_type(self, name: str, kind: Hashable, count: int, first: Sequence[Any]) -> None:
         """Add *count* samples whose field *name* has values of type *kind*; *first*: places of the first of them.
 
-        Up to 20 places are kept. From the 1,001st type of a field on, types count as None.
+        Up to 20 places are kept (MAX_EXTREMES). From the 1,001st type of a field on, types count as None.
         """
         types = self.types.setdefault(name, {})
         if kind not in types and len(types) >= MAX_DISTINCT_VALUES:
@@ -298,9 +305,10 @@ class Summary:
         ]
 
     def add(self, later: Summary, shift: int = 0) -> None:
-        """Add the summary of *later* samples, which must not be used any more.
+        """Add the counts of *later*, the summary of samples that follow; *later* must not be used any more.
 
-        `shift`: added to the numbers of samples in the places of combinations, which are (number, key) then.
+        `shift`: added to the numbers of samples in the places of combinations, which are (number, key) then; 0: the
+        places may have any form.
         """
         for name in ("members", "stored", "payloads", "padding"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
@@ -351,7 +359,7 @@ class Summary:
 
 
 def bound_counts(counts: Counts) -> Counts:
-    """Return *counts*; None, which stands for too many values, if it has over 1,000."""
+    """Return *counts*; None, which stands for too many values, if it has over 1,000 (MAX_DISTINCT_VALUES)."""
     return None if counts is None or len(counts) > MAX_DISTINCT_VALUES else counts
 
 

@@ -24,12 +24,14 @@ MAX_TEXTS_COMPARED = 8  # distinct texts that are found by comparison; with more
 class Bulk:
     """Samples in columns, with the places of their payloads. f is the index of a field, n the index of a sample.
 
-    `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case.
-    `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of
-    joined samples they tell only the order of the fields.
-    `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not asked for.
-    `uniform`: True if all samples have all fields, in this order.
-    `columns[f][n]`: the payload; if `columns` is None, the payload is in `data`, from `places[f, n]` on.
+    `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case. `offsets[f, n]`: of the payload, in
+        bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of joined samples they tell only
+        the order of the fields. `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not
+        asked for.
+    `uniform`: True if all samples have all fields, in this order. `columns[f][n]`: the payload; if `columns` is None,
+        the payload is in `data`, from `places[f, n]` on.
+
+    `offsets`, `sizes` and `places` are arrays of int64 with a row for each field.
     """
 
     keys: list[bytes]
@@ -75,9 +77,9 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, A
     """Return *bulk*, the located parts of samples of a joined table, as the *count* samples that they make.
 
     Also returns an array: the index of the part for each field and sample, 0 for an absent field. Part n belongs to the
-    sample with the index `samples[n]`, in the set with the index `sets[n]`. In the result, `places` are the offsets in
-    the file or buffer of the part; `offsets` tell only the order of the fields. None if the parts of a sample have
-    several keys, or a field twice.
+    sample with the index `samples[n]`, in the set with the index `sets[n]`: arrays of integers, *samples* ascending. In
+    the result, `places` are the offsets in the file or buffer of the part; `offsets` tell only the order of the fields.
+    None if the parts of a sample have several keys, or a field twice.
     """
     import numpy as np
 
@@ -103,10 +105,11 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, A
 
 
 def bulk_from_buffer(data: Any, sizes: Any, join: JoinParts | None = None) -> Bulk | None:
-    """Return the samples that fill *data*, one after the other; *sizes*: an array of their sizes in bytes.
+    """Return the samples in *data*, which they fill one after the other.
 
-    *join*: makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None if a header is
-    unusual, or the sizes do not fit: then the full parser has to read them.
+    *sizes*: bytes of each sample, an array of int64. *join*: makes samples of them, if they are parts of samples of a
+    joined table: see `join_parts`. None if a header is unusual, or the sizes do not fit: then the full parser has to
+    read them.
     """
     import numpy as np
 
@@ -127,15 +130,16 @@ def bulk_from_files(
     files: list[io.FileIO],
     begins: Any,
     ends: Any,
-    room_of: GetBuffer | None,
+    get_buffer: GetBuffer | None,
     fields: Collection[str] | None,
     join: JoinParts | None,
 ) -> Bulk | None:
     """Return the samples in bytes *begins* to *ends* of *files*, one of each: the n-th in the n-th file.
 
-    Reads the headers, and the payloads of *fields*, None for all: into the buffer `room_of(size)` if it is given, else
-    into columns. *join*: makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None
-    if a header is unusual: then the full parser has to read them. Raises: StorageError if a file has changed.
+    *begins*, *ends*: arrays of int64. Reads the headers, and the payloads of *fields*, None for all: into the buffer
+    `get_buffer(size)` if it is given, else into columns. *join*: makes samples of them, if they are parts of samples of
+    a joined table: see `join_parts`. None if a header is unusual, or a file ends too early: then the full parser has to
+    read them. Raises: StorageError if a file has changed.
     """
     import numpy as np
 
@@ -166,11 +170,11 @@ def bulk_from_files(
     bulk.sizes[~np.array(is_chosen)] = 0
     bulk.places = (np.cumsum(bulk.sizes) - bulk.sizes.ravel()).reshape(bulk.sizes.shape)
     sizes, total, count = bulk.sizes.tolist(), int(bulk.sizes.sum()), 0
-    if room_of is None:
+    if get_buffer is None:
         bulk.columns = {n: _read_payloads(files_of[n], sizes[n], starts[n]) for n in chosen}
         count = sum(sum(map(len, column)) for column in bulk.columns.values())
     else:
-        bulk.data = room_of(total)
+        bulk.data = get_buffer(total)
         for n in chosen:
             for descriptor, start, size, at in zip(
                 files_of[n], starts[n], sizes[n], bulk.places[n].tolist(), strict=True
@@ -254,15 +258,19 @@ def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: An
 
 
 def _sizes_of(headers: Any) -> Any:
-    """Return an array of the sizes of payloads in *headers*; None unless all have one in octal digits."""
+    """Return the sizes of payloads in *headers*, an array of int64; None unless all have one in octal digits.
+
+    *headers*: uint8, a row of 512 bytes each.
+    """
     sizes, right = sizes_in(headers)
     return sizes if right.all() else None
 
 
 def _distinct_texts(fields: Any) -> tuple[list[bytes], Any]:
-    """Return the distinct texts of *fields*, rows of bytes padded with NUL, and for each row the index of its text.
+    """Return the distinct texts of *fields*, rows of uint8 padded with NUL, and for each row the index of its text.
 
-    Texts are in the order of their first rows, unless there are more than 8. The indexes are None for a single text.
+    Texts are in the order of their first rows, unless there are more than 8 (MAX_TEXTS_COMPARED), which are sorted. The
+    indexes are an array, None for a single text.
     """
     import numpy as np
 

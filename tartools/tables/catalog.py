@@ -254,7 +254,11 @@ class ShardCatalog:
         return numbers[inverse]
 
     def _number_in_table(self, name: object, version: object, set_number: int, row: int) -> int:
-        """Return the number in the catalog of the shard *name* in this *version*, which *row* has in this set."""
+        """Return the number in the catalog of the shard *name* in this *version*, as the table has them.
+
+        *set_number* (of the set of shards) and *row* are for messages. Raises: StorageError, with the row, for a name
+        or version that is no text, or no URL.
+        """
         if not isinstance(name, str) or not name or "\0" in name:
             column = schema.name_in_set(schema.SHARD_COLUMN, set_number)
             raise StorageError(f"row {row}: {column} is not the name of a shard", url=self.table)
@@ -291,7 +295,10 @@ class ShardCatalog:
 
 
 def _dictionary_codes(column: Any) -> tuple[Any, list[object]]:
-    """Return a code for each value of *column*, from 1 on, 0 for null; and the distinct values by code."""
+    """Return a code for each value of the Arrow array *column*, and the distinct values, in the order of their codes.
+
+    Codes are an array of int64: from 1 on, 0 for null.
+    """
     import numpy as np
 
     pa = schema.import_arrow()

@@ -31,11 +31,11 @@ class ListedPlaces(NamedTuple):
     """The members of samples, as a table lists them: numpy arrays with a row for each sample.
 
     `fields`: names of all fields that the table lists; `offsets` and `sizes` have one column for each.
-    `offsets`: bytes from the begin of the shard to the payload; NO_OFFSET if the sample lacks the field, or has it
-    twice.
-    `sizes`: bytes of the payload.
+    `offsets`: bytes from the begin of the shard to the payload (int64); NO_OFFSET if the sample lacks the field, or has
+        it twice.
+    `sizes`: bytes of the payload (int64).
     `order`: indexes in `fields` of the fields that the sample has, in the order of the archive, then -1 to fill the
-    row.
+        row.
     `described`: True if these are all members of the sample, so that it need not be read to know them.
     """
 
@@ -80,8 +80,9 @@ def places_of(columns: SampleColumns, extents: "Extents") -> ListedPlaces | None
 def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any, Any]:
     """Return (order, flags): the fields of each sample in the order of the archive, and True if they fill its extent.
 
-    *offsets* and *sizes*: of payloads in one set of shards, with a row for each sample, a column for each field. A row
-    of the order has indexes of fields, then -1. A flag says that the sample has no other members.
+    *offsets* and *sizes*: of payloads in one set of shards, arrays of int64 with a row for each sample, a column for
+    each field; an offset is -1 for an absent field, less for a repeated one. A row of the order has indexes of fields,
+    then -1. A flag says that the sample has no other members.
     """
     import numpy as np
 
@@ -104,7 +105,7 @@ def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any
 
 
 def padded_sizes(sizes: Any) -> Any:
-    """Return *sizes* of payloads, an array, with the padding to whole blocks."""
+    """Return *sizes* of payloads in bytes, an array of int64, with the padding to whole blocks of 512."""
     return (sizes + (BLOCK - 1)) // BLOCK * BLOCK
 
 

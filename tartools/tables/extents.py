@@ -109,13 +109,13 @@ class Extents:
         return replace(first, others=tuple(others))
 
     def bounds(self) -> Any:
-        """Return an array: the offset of each sample in the bytes of all, joined in order; then their total size."""
+        """Return the offsets of the samples in their bytes joined in order, then the total size: an array of int64."""
         import numpy as np
 
         return np.concatenate(([0], self.sizes.cumsum()))
 
     def runs(self) -> Any:
-        """Return the indexes at which runs of rows that are adjacent in the first set begin; the first one is 0."""
+        """Return the indexes at which runs of adjacent rows in the first set of shards begin: an array, from 0 on."""
         import numpy as np
 
         is_begin = (self.begins[1:] != self.ends[:-1]) | (self.numbers[1:] != self.numbers[:-1])
@@ -189,7 +189,7 @@ class SampleBytes(NamedTuple):
 def merge_parts(is_second: Any, sizes: Any, first: memoryview, second: memoryview) -> bytes:
     """Return the parts of two buffers joined in order: part n is the next `sizes[n]` bytes of one of them.
 
-    `is_second[n]`: True if that is *second*, else it is *first*.
+    `is_second[n]`: True if that is *second*, else it is *first*. Both are arrays: of integers, and of bool.
     """
     positions = [0, 0]
     pieces = []

@@ -111,15 +111,16 @@ class RowInputs:
         """True if each row has the key of its sample; reads the keys of tables."""
         return all(part.have_keys for part in self.parts if isinstance(part, TablePart))
 
-    def spans(self, apart: bool) -> Iterator[range]:
+    def spans(self, by_shard: bool) -> Iterator[range]:
         """Yield the range of row numbers of each part, in order.
 
-        With *apart*, a part of indexed shards gives a range for each shard; a table always gives one.
+        With *by_shard*, a part of indexed shards gives a range for each shard that has samples; a table always gives
+        one.
         """
         first = 0
         for part in self.parts:
             cuts = [first, first + part.rows]
-            if apart and not isinstance(part, TablePart):
+            if by_shard and not isinstance(part, TablePart):
                 cuts[:1] = [first + begin for begin in _shard_begins(part)]
             yield from (range(begin, end) for begin, end in pairwise(cuts))
             first += part.rows
@@ -350,9 +351,8 @@ def rows_in_order(
 
     They have all columns, or *columns*, and then `ROW_COLUMN`: the position. All *positions* are read before this
     returns.
-
-    Holds: 8 bytes a position, and 65,536 rows, or 1/256 of all rows if that is more; the rows are in a temporary
-    file in *tmpdir*.
+    Holds: 8 bytes a position, and 65,536 rows (MIN_SORTED_ROWS), or 1/256 of all rows if that is more; the rows are in
+    a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for more than 2**32 rows.
     """
     places = places_by_row(positions)
     return _rows_in_places(inputs, places, tmpdir, columns) if len(places) else iter(())
@@ -391,7 +391,7 @@ def places_by_row(positions: Iterable[int]) -> Any:
 def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, Any]]:
     """Yield the *places*, from `places_by_row`, of rows *first* to *last* (exclusive), up to 65,536 at a time.
 
-    Yields two arrays: row numbers counted from *first*, and places in the output, which ascend.
+    Yields two arrays of int64: row numbers counted from *first*, and places in the output, which ascend.
     """
     import numpy as np
 

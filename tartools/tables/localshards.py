@@ -74,21 +74,22 @@ class LocalShards:
         return SampleBytes(rows, bounds, lambda index: FileSpan(file, bounds[index]))
 
     def _read_small(self, rows: Extents) -> Iterator[SampleBytes]:
-        """Yield the samples of *rows*, which are small, in memory, 4 MiB at a time.
+        """Yield the samples of *rows*, which are small, in memory, up to 4 MiB at a time (SMALL_SAMPLES_BYTES).
 
-        The next part overwrites the memory.
+        The next part overwrites the memory. Raises: RowError if a shard can't be read, has changed or is truncated.
         """
-        room = memoryview(bytearray(min(rows.size, SMALL_SAMPLES_BYTES)))  # for all of them, since the reader copies
+        buffer = memoryview(bytearray(min(rows.size, SMALL_SAMPLES_BYTES)))  # for all of them, since the reader copies
         for part in rows.windows(SMALL_SAMPLES_BYTES):
-            data = self.read_all(part, room)
+            data = self.read_all(part, buffer)
             if data is None:
                 raise self.truncated_error(part)
             yield SampleBytes.in_memory(part, data)
 
-    def read_all(self, rows: Extents, room: memoryview | None) -> bytes | memoryview | None:
+    def read_all(self, rows: Extents, buffer: memoryview | None) -> bytes | memoryview | None:
         """Return the bytes of the samples of *rows*, joined in order; None if a shard is truncated.
 
-        *room*: the buffer to read into, as large as all the samples; None: a new one. Raises: RowError; StorageError.
+        *buffer*: where to read them, as large as all the samples; None: new memory. Raises: RowError if a shard can't
+        be opened, or has another version than in the table; StorageError if one changes meanwhile.
         """
         import numpy as np
 
@@ -104,14 +105,14 @@ class LocalShards:
         for low in range(0, len(runs), step):
             chunk = slice(low, low + step)
             files = self.open_shards(runs, low, min(low + step, len(runs)))
-            if room is None:
+            if buffer is None:
                 parts.append(self.open_files.read(files, begins[chunk], sizes[chunk]))
             else:
-                bytes_read += self.open_files.read_into(files, begins[chunk], sizes[chunk], room[bytes_read:])
+                bytes_read += self.open_files.read_into(files, begins[chunk], sizes[chunk], buffer[bytes_read:])
             for file in set(files):
                 check_input_file(file)
-        if room is not None:
-            return room[:bytes_read] if bytes_read == sum(sizes) else None
+        if buffer is not None:
+            return buffer[:bytes_read] if bytes_read == sum(sizes) else None
         data = b"".join(parts)
         return data if len(data) == sum(sizes) else None
 

@@ -48,7 +48,10 @@ class RowLocations:
 
     @classmethod
     def from_batches(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
-        """Return the locations of the *count* rows of *batches*, which begin with row *first* of the file."""
+        """Return the locations of the *count* rows of *batches*: record batches from row *first* of the table *url* on.
+
+        Raises: StorageError, with the row, for an invalid value.
+        """
         import numpy as np
 
         catalog, at = ShardCatalog(url), 0
@@ -81,9 +84,9 @@ class RowLocations:
     def choose(self, at: Any, rows: Any, keys: list[bytes] | None, fields: Collection[str] | None) -> Extents:
         """Return the extents of the samples at the indexes *at*, as far as they have to be read for *fields*.
 
-        *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared; None: unknown.
-        *fields*: names in lower case; None for all. Parts in sets of shards that have none of these are left out, but a
-        sample that would have no part keeps all, so that its key is read.
+        *at*: array of indexes. *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared;
+        None: unknown. *fields*: names in lower case; None for all. Parts in sets of shards that have none of these are
+        left out, but a sample that would have no part keeps all, so that its key is read.
         """
         import numpy as np
 
@@ -116,22 +119,22 @@ class RowLocations:
         return samples
 
     def _mismatches(self, at: Any, keys: Sequence[bytes]) -> Any:
-        """Return the indexes of *keys* whose checksums differ from the checksums of the rows *at*.
+        """Return the indexes of *keys*, an array, whose checksums differ from the checksums of the rows *at*.
 
         UNKNOWN_KEY equals any.
         """
         expected = self.key_checksums[at]
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
-    def bulk(self, at: Any, rows: Any, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
+    def bulk(self, at: Any, rows: Any, get_buffer: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the samples at the indexes *at* as a `Bulk`; None for an unusual header, or a key that differs.
 
-        *rows*: their row numbers in the file, for messages. `room_of(size)`: returns the buffer for payloads; None: new
-        memory or columns. *fields*: names in lower case to read; None: all. Raises: StorageError if a shard can't be
-        read, or has changed.
+        *at*: array of indexes. *rows*: their row numbers in the file, for messages. `get_buffer(size)`: returns the
+        buffer for payloads; None: new memory or columns. *fields*: names in lower case to read; None: all. Raises:
+        StorageError if a shard can't be read, or has changed.
         """
         chosen = self.choose(at, rows, None, fields)
-        bulk = self._open_reader().bulk(chosen, room_of, fields)
+        bulk = self._open_reader().bulk(chosen, get_buffer, fields)
         if bulk is None or len(self._mismatches(at, bulk.keys)):
             return None
         bulk.urls = list(map(self.catalog.urls.__getitem__, chosen.numbers.tolist()))

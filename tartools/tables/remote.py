@@ -41,8 +41,9 @@ class Span(NamedTuple):
 def plan_requests(rows: Extents, max_requests: int) -> list[Span]:
     """Return the requests for the samples of *rows*, ordered by shard and offset, not by row.
 
-    One request gets samples that are near each other in one shard. Large ones are split, to pieces of 1 MiB or more and
-    up to *max_requests* in all, because each connection has its own limit of speed.
+    One request gets samples that are near each other in one shard: gaps have up to 1 MiB, and a tenth of the request.
+    It has up to the *max_requests*-th part of all bytes, but at least 1 MiB and at most 8 MiB, unless one sample has
+    more: several connections are faster than one.
     """
     import numpy as np
 
@@ -70,13 +71,13 @@ def plan_requests(rows: Extents, max_requests: int) -> list[Span]:
 class _Transfer:
     """The requests for the bytes of the samples of *rows*, and the buffer that they fill.
 
-    `data`: the buffer, *room* if given; the part at index n of the `parts` of *rows* begins at `bounds[n]`.
-    `spans`: the requests, split so that *max_requests* can run in parallel.
+    `data`: the buffer, *buffer* if given; the part at index n of the `parts` of *rows* begins at `bounds[n]`.
+    `spans`: the requests, planned so that *max_requests* can run in parallel.
     `answers`: for each request a function that waits for it. `is_cancelled`: True: requests that have not begun do
         nothing.
     """
 
-    def __init__(self, rows: Extents, room: memoryview | None, max_requests: int) -> None:
+    def __init__(self, rows: Extents, buffer: memoryview | None, max_requests: int) -> None:
         import numpy as np
 
         self.rows = rows
@@ -84,7 +85,7 @@ class _Transfer:
         self.bounds: list[int] = self.parts.bounds().tolist()
         size = self.bounds[-1]
         # pages are cleared by the threads, as bytes come; `np.empty` asks for huge ones, which can take longer
-        self.data: Any = np.frombuffer(mmap(-1, size or 1), np.uint8)[:size] if room is None else room
+        self.data: Any = np.frombuffer(mmap(-1, size or 1), np.uint8)[:size] if buffer is None else buffer
         self.spans = plan_requests(self.parts, max_requests)
         self.answers: list[Callable[[], object]] = []  # for each span, once it was requested
         self.is_cancelled = False
@@ -128,15 +129,15 @@ class RemoteShards:
         while waiting:
             yield SampleBytes.in_memory(waiting[0].rows, self._wait(waiting.popleft()))
 
-    def read_all(self, rows: Extents, room: memoryview | None) -> Any:
+    def read_all(self, rows: Extents, buffer: memoryview | None) -> Any:
         """Return the bytes of the samples of *rows*, joined in order; None above 128 MiB, less with several sources.
 
-        *room*: the buffer to receive into, as large as all the samples; None: a new one. Threads fill it; they have
-        ended when this returns or raises. Raises: StorageError, with the row.
+        *buffer*: where to receive them, as large as all the samples; None: new memory. Threads fill it; they have ended
+        when this returns or raises. Raises: StorageError, with the row.
         """
         if rows.size > MAX_BUFFER_WINDOWS * self._window:
             return None
-        transfer = _Transfer(rows, room, self._at_once)
+        transfer = _Transfer(rows, buffer, self._at_once)
         try:
             self._request(transfer)
             return self._wait(transfer)
@@ -167,7 +168,7 @@ class RemoteShards:
         """
         if transfer.is_cancelled:
             return
-        rows, bounds, room = transfer.parts, transfer.bounds, memoryview(transfer.data)
+        rows, bounds, buffer = transfer.parts, transfer.bounds, memoryview(transfer.data)
         first, last = span.indexes[0], span.indexes[-1]
         row_slice = slice(first, last + 1)
         url, version = self._catalog.urls[span.number], self._version(span.number)
@@ -175,12 +176,12 @@ class RemoteShards:
             span.indexes == [*range(first, last + 1)]
             and (rows.begins[row_slice][1:] == rows.ends[row_slice][:-1]).all()
         ):
-            fetch_into(room[bounds[first] : bounds[last + 1]], url, span.begin, version)
+            fetch_into(buffer[bounds[first] : bounds[last + 1]], url, span.begin, version)
             return
         content = memoryview(fetch_range(url, span.begin, span.end, version))
         for index in span.indexes:
             _, begin, end = rows.place(index)
-            room[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
+            buffer[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
 
     def _stream_sample(self, rows: Extents) -> Iterator[SampleBytes]:
         """Yield the sample of *rows*, which is too large for one request, as a stream."""

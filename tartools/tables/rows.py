@@ -139,7 +139,7 @@ def pack_rows(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[
     """Yield the rows of the samples of *batches* in packed blocks, in order. A block is bytes: see `RowBlock.packed`.
 
     `facts(batch)`: returns for each sample of a batch its values for further columns: (name, type) -> value. Holds:
-    8,192 rows.
+    8,192 rows (ROWS_IN_BLOCK), and a batch.
     Raises: SampleError if a sample is not in one piece with its own headers.
     """
     block: RowBlock | None = None

@@ -138,18 +138,20 @@ def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[Parq
 
 @contextmanager
 def open_parquet(
-    url: str, file: io.BufferedReader | None = None, what: str = "table", buffer: int = 0
+    url: str, file: io.BufferedReader | None = None, noun: str = "table", buffer: int = 0
 ) -> Iterator[ParquetSource]:
     """Open the Parquet file *url*, a table of samples or not, or its open *file*, for the body of `with`.
 
-    *what*: a noun for the file in messages. *buffer*: bytes of a column to read at once; 0: all of a row group.
+    *noun*: for the file, in messages. *buffer*: bytes of a column to read at once; 0: all of a row group. The file is
+    closed at the end. Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is no
+    Parquet file, or damaged.
     """
     from tartools.storage import seekable  # and what servers need
 
     pa = schema.import_arrow()
     with file or seekable.open_seekable(url) as open_file:
         try:
-            with _arrow_errors(url, what):
+            with _arrow_errors(url, noun):
                 parquet = pa.parquet.ParquetFile(
                     open_file,
                     buffer_size=buffer,
@@ -157,9 +159,9 @@ def open_parquet(
                     page_checksum_verification=True,
                 )
         except TarFormatError as error:
-            raise _open_error(open_file, url, what, error) from error
+            raise _open_error(open_file, url, noun, error) from error
         with parquet:
-            yield ParquetSource(url, open_file, parquet, what)
+            yield ParquetSource(url, open_file, parquet, noun)
 
 
 def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatError) -> TarFormatError:

@@ -63,13 +63,13 @@ class Table:
         return cls._make(url, table, None, "", len(table))
 
     @classmethod
-    def _make(cls, *state: Any) -> Table:
-        """Make a table of its URL, Arrow table, chosen rows, version and row count; its file is not read.
+    def _make(cls, *arguments: Any) -> Table:
+        """Make a table of its URL, Arrow table, chosen rows, version, row count and fields; its file is not read.
 
-        *state*: these five, in the order of `_set`. Unpickling calls this too.
+        *arguments*: these six, in this order; without the last all fields. Unpickling calls this too.
         """
         table = cls.__new__(cls)
-        table._set(*state)
+        table._set(*arguments)
         return table
 
     def _set(
@@ -92,10 +92,10 @@ class Table:
         return f"<Table {self._url or 'from arrow'!r} of {len(self)} samples>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Table._make, self._state
+        return Table._make, self._pickle_arguments
 
     @property
-    def _state(self) -> tuple[Any, ...]:
+    def _pickle_arguments(self) -> tuple[Any, ...]:
         """The arguments of `_make` from which pickle makes this table again, without its caches."""
         return self._url, self._arrow_table, self._rows, self._version, self._total, self._fields
 
@@ -160,10 +160,12 @@ class Table:
         locations, at, row_numbers = self._locate(rows)
         return locations.samples(at, row_numbers, keys, self._fields)
 
-    def bulk(self, rows: Any, room_of: GetBuffer | None = None, fields: Collection[str] | None = None) -> Bulk | None:
+    def bulk(
+        self, rows: Any, get_buffer: GetBuffer | None = None, fields: Collection[str] | None = None
+    ) -> Bulk | None:
         """Return the samples of *rows* as a `Bulk`: for callers that read many at a time.
 
-        Payloads are in one buffer, `room_of(size)` if given, or in columns. Of large samples only *fields*, in
+        Payloads are in one buffer, `get_buffer(size)` if given, or in columns. Of large samples only *fields*, in
         lower case, are read. None if a header is unusual, or a sample differs from its row: then `table[rows]` returns
         the samples, or raises the error. Raises: the errors of `table[rows]`.
         """
@@ -171,7 +173,7 @@ class Table:
         if not len(numbers):
             return None
         locations, at, row_numbers = self._locate(numbers)
-        return locations.bulk(at, row_numbers, room_of, self._fields if fields is None else fields)
+        return locations.bulk(at, row_numbers, get_buffer, self._fields if fields is None else fields)
 
     def _locate(self, rows: Any) -> tuple[RowLocations, Any, Any]:
         """Return (locations, indexes, row numbers in the file) for *rows*, an array of row numbers of this table.
@@ -212,14 +214,14 @@ class Table:
     def places(self) -> tuple[Any, Any, Any]:
         """Return for each row the number of its shard, and the offsets at which its sample begins and ends there.
 
-        Three arrays, which are not to be changed. The shard with number n is item n of `shards()`. In a joined table
-        they are about the first set of shards.
+        Three arrays (int32, int64, int64), which are not to be changed. The shard with number n is item n of
+        `shards()`. In a joined table they are about the first set of shards.
         """
         extents = self._all().extents
         return extents.numbers, extents.begins, extents.ends
 
     def sizes(self) -> Any:
-        """Return for each row the bytes of its sample in its shards, an array."""
+        """Return for each row the bytes of its sample in its shards, an array of int64."""
         return self._all().extents.sizes
 
     def parts(self, row: int) -> list[tuple[str, str | None, int, int]]:
@@ -340,7 +342,7 @@ class Table:
         """Return the table of these *rows*, in the given order; a row may be repeated."""
         numbers = self._numbers(rows)
         rows = numbers if self._rows is None else self._rows[numbers]
-        url, arrow_table, _, version, total, fields = self._state
+        url, arrow_table, _, version, total, fields = self._pickle_arguments
         table = Table._make(url, arrow_table, rows, version, total, fields)
         if self._places is not None:
             table._places = self._places.take(numbers)
@@ -351,7 +353,7 @@ class Table:
 
         Of a joined table, the sets of shards that have none of them are not opened. Samples may have other fields too.
         """
-        table = Table._make(*self._state[:-1], None if names is None else frozenset(map(str.lower, names)))
+        table = Table._make(*self._pickle_arguments[:-1], None if names is None else frozenset(map(str.lower, names)))
         table._places, table._first_group, table._digest = self._places, self._first_group, self._digest
         return table
 

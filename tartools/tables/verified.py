@@ -95,21 +95,21 @@ class VerifiedReader:
                 for read in reads:
                     yield from self._verify(read)
 
-    def bulk(self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
+    def bulk(self, rows: Extents, get_buffer: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the samples of *rows* as a `Bulk`, whose keys are not compared; None if only `samples` can read them.
 
-        *room_of*: returns the buffer for payloads, given its size; None: into columns or new memory. *fields*: the ones
-        to read, in lower case, if samples are large and local; None: all.
+        `get_buffer(size)`: returns the buffer for payloads; None: into columns or new memory. *fields*: the ones to
+        read, in lower case, if samples are large and local; None: all.
         Raises: StorageError if a shard has changed, or can't be read.
         """
         if rows.others:
             parts, samples, sets = rows.parts_and_sets()
             join = partial(join_parts, count=len(rows), samples=samples, sets=sets)
-            return self._bulk(parts, room_of, fields, join)
-        return self._bulk(rows, room_of, fields, None)
+            return self._bulk(parts, get_buffer, fields, join)
+        return self._bulk(rows, get_buffer, fields, None)
 
     def _bulk(
-        self, rows: Extents, room_of: GetBuffer | None, fields: Collection[str] | None, join: JoinParts | None
+        self, rows: Extents, get_buffer: GetBuffer | None, fields: Collection[str] | None, join: JoinParts | None
     ) -> Bulk | None:
         """Return the members in the extents of *rows*, after *join* if they are parts of samples: see `bulk`."""
         import numpy as np
@@ -123,9 +123,9 @@ class VerifiedReader:
             and len(set(rows.numbers.tolist())) <= self._local.max_shards
         ):
             open_shards = self._local.open_shards(rows, 0, len(rows))
-            return bulk_from_files(open_shards, rows.begins, rows.ends, room_of, fields, join)
+            return bulk_from_files(open_shards, rows.begins, rows.ends, get_buffer, fields, join)
         shards = self._servers() if is_remote.any() else self._local
-        data = shards.read_all(rows, None if room_of is None else room_of(int(sizes.sum())))
+        data = shards.read_all(rows, None if get_buffer is None else get_buffer(int(sizes.sum())))
         return None if data is None else bulk_from_buffer(data, sizes, join)
 
     def _joined_samples(self, rows: Extents) -> Iterator[Batch]:

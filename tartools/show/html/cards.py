@@ -63,9 +63,9 @@ class Overview:
       orders: values of folders and of each field that may hold classes, by the name that the filter uses.
       counts: fields, classes and broken members.
       sizes: sizes of samples, in bytes.
-      folders: samples by folder; None if there are more than 1,000 folders.
-      more: True if the input has more samples than were counted.
-      shown: number of samples on the page.
+      folders: samples by folder; None if there are more than 1,000 folders (MAX_DISTINCT_VALUES).
+      has_more: True if the input has more samples than were counted.
+      shown_count: number of samples on the page.
     """
 
     def __init__(self, *, has_charts: bool = True) -> None:
@@ -74,15 +74,15 @@ class Overview:
         self.counts = Summary(MAX_BROKEN_LISTED)
         self.sizes = Distribution()
         self.folders: Counts = {}
-        self.more = False
-        self.shown = 0
+        self.has_more = False
+        self.shown_count = 0
 
     @property
-    def chosen(self) -> str:
-        """The phrase that says how many samples are shown, of how many."""
+    def choice_text(self) -> str:
+        """The phrase that says how many samples are shown, of how many: "200 of 5,000 samples, at random"."""
         total = self.counts.samples
-        words = f"the first {total:,} of a larger input" if self.more else several(total, "sample")
-        return f"{self.shown:,} of {words}, at random" if self.shown < total else words
+        words = f"the first {total:,} of a larger input" if self.has_more else several(total, "sample")
+        return f"{self.shown_count:,} of {words}, at random" if self.shown_count < total else words
 
     @property
     def broken(self) -> Tally:
@@ -95,7 +95,7 @@ class Overview:
             self.counts.note(BROKEN_FACET, member)
 
     def count(self, samples: Sequence[Sample]) -> None:
-        """Add the fields, classes, sizes and folders of *samples*, which are one group of `grouped_samples`."""
+        """Add the fields, classes, sizes and folders of *samples*, one list of `grouped_samples`."""
         folders = Counter(printable(sample.key.rpartition("/")[0]) for sample in samples if "/" in sample.key)
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = sum_of_counts(self.folders, folders)

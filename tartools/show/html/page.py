@@ -42,7 +42,7 @@ TILE_PIXELS, LARGE_VIEW_PIXELS = 384, 1024  # pixels of a picture; a tile shows 
 
 
 class Choice(NamedTuple):
-    """Which samples are shown: the *first* N (None: all), and of these *drawn* at random (None: all), by *seed*."""
+    """Which samples are shown: the first *first* (None: all), of these *drawn* ones at random by *seed* (None: all)."""
 
     first: int | None
     drawn: int | None
@@ -77,10 +77,12 @@ def write_page(
             samples = first_samples(samples, choice.first, overview, account)
         if choice.drawn is None:
             account.progress.phase = Phase("", choice.first, lambda: account.samples_out)
-            samples = tallied(samples, overview)
+            samples = tally_samples(samples, overview)
         else:
             account.progress.phase = Phase("reading")
-            samples = shuffle.draw_samples(checked(samples, overview, workers), choice.drawn, choice.seed, account)
+            samples = shuffle.draw_samples(
+                check_pictures(samples, overview, workers), choice.drawn, choice.seed, account
+            )
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
         with closing(
@@ -94,13 +96,13 @@ def write_page(
                 tiles.append(tile)
                 account.samples_out += 1
                 overview.add_broken(broken for broken in tile.broken if choice.drawn is None or broken.sound)
-    overview.shown = len(tiles)
+    overview.shown_count = len(tiles)
     sink.write(html_page(tiles, title, overview).encode())
     return overview
 
 
 def first_samples(samples: Iterator[Sample], count: int, overview: Overview, account: Account) -> Iterator[Sample]:
-    """Yield the first *count* samples; set `overview.more` if there are more, which *account* does not count."""
+    """Yield the first *count* samples; set `overview.has_more` if there are more, which *account* does not count."""
     yield from select.take_first(samples, count)
     try:
         next(samples)
@@ -110,10 +112,10 @@ def first_samples(samples: Iterator[Sample], count: int, overview: Overview, acc
         pass
     else:
         account.samples_in -= 1  # nor counted
-    overview.more = True
+    overview.has_more = True
 
 
-def tallied(samples: Iterable[Sample], overview: Overview) -> Iterator[Sample]:
+def tally_samples(samples: Iterable[Sample], overview: Overview) -> Iterator[Sample]:
     """Yield *samples* in input order, and count them in *overview*.
 
     Holds: up to 1 MiB of them, or one larger sample.
@@ -123,10 +125,10 @@ def tallied(samples: Iterable[Sample], overview: Overview) -> Iterator[Sample]:
         yield from group
 
 
-def checked(samples: Iterable[Sample], overview: Overview, workers: int) -> Iterator[Sample]:
+def check_pictures(samples: Iterable[Sample], overview: Overview, workers: int) -> Iterator[Sample]:
     """Yield *samples* in order; decode their pictures in *workers* threads; add counts and broken ones to *overview*.
 
-    Holds: up to 16 MiB of samples, or 16 larger ones.
+    Holds: up to 16 lists of `grouped_samples`, each of 1 MiB or one larger sample; more with over 16 workers.
     """
     decoders = Threads(workers, broken_pictures)
     with closing(
@@ -161,8 +163,8 @@ def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
             "default-src 'none'",
             "img-src data:",
             "media-src data:",
-            f"style-src '{sum_of(style)}'",
-            f"script-src '{sum_of(script)}'",
+            f"style-src '{hash_source(style)}'",
+            f"script-src '{hash_source(script)}'",
             "base-uri 'none'",
             "form-action 'none'",
         )
@@ -183,7 +185,7 @@ def part_of_page(kind: str) -> str:
     return (pkgutil.get_data(__name__, f"page.{kind}") or b"").decode()
 
 
-def sum_of(inline: str) -> str:
+def hash_source(inline: str) -> str:
     """Return the hash source ("sha256-...") by which a policy allows the *inline* style or script (CSP, 2.3.1)."""
     return f"sha256-{base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()}"
 
@@ -193,14 +195,14 @@ def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
 
     A button filters the samples with broken members, if any is shown.
     """
-    parts = [overview.chosen, in_units(overview.sizes.total)]
+    parts = [overview.choice_text, in_units(overview.sizes.total)]
     if overview.broken.count:
         words = f"{overview.broken.count:,} {BROKEN_FACET}"
         is_on_page = any(tile.broken for tile in tiles)
         parts.append(
             f'<button type="button" data-filter="{IS_FACET}={BROKEN_FACET}">{words}</button>' if is_on_page else words
         )
-    if overview.shown < overview.counts.samples:
+    if overview.shown_count < overview.counts.samples:
         parts.append("sizes and counts cover all samples")
     return " · ".join(parts)
 
@@ -235,7 +237,7 @@ def write_pairs(
         positions = sorted(needed)
         samples.update(zip(((side.number, at) for at in positions), side.run.samples_at(positions), strict=True))
     both = (
-        beside_kept(samples[INPUT_SIDE, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
+        join_pair(samples[INPUT_SIDE, pair.position], samples[pair.side, pair.kept_position], pair, comparison)
         for pair in sorted(chosen, key=lambda pair: (-pair.distance, pair.position))
     )
     title = f"{several(total, 'sample')} left out, each next to the one kept"
@@ -246,7 +248,7 @@ def write_pairs(
         write_page(both, sink, title, choice, TILE_PIXELS, workers, Account(lambda _: None), faces=2)
 
 
-def beside_kept(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
+def join_pair(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
     """Return one sample for a page with the members of *left_out* and of *kept_sample*: compared ones first.
 
     Its key names both, and the distance in *pair* if pictures were compared; its fields begin with "out." and "kept.".

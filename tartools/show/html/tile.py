@@ -103,7 +103,7 @@ def safe(words: str) -> str:
     return html.escape(printable(words))
 
 
-def embedded(payload: bytes, kind: str) -> str:
+def data_url(payload: bytes, kind: str) -> str:
     """Return *payload*, of the media type *kind*, as a data: URL (RFC 2397)."""
     return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
 
@@ -116,7 +116,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
-    fields = [field(member, audible, side) for member in sample.members]
+    fields = [make_page_field(member, audible, side) for member in sample.members]
     folder, slash, base = sample.key.rpartition("/")
     marks = [f"{FOLDER_FACET}={printable(folder)}"] if slash else []
     marks += [f"{mark(f.name)}={f.description.value}" for f in fields if f.description.value]
@@ -152,22 +152,27 @@ def safe_lines(lines: Sequence[str]) -> str:
     return "\n".join(map(safe, lines))
 
 
-def field_row(shown: PageField, drawn: bool) -> str:
-    """Return the row of the field *shown* in the HTML list of fields; *drawn* adds its picture or waveform."""
-    words, kind, lines = safe(shown.description.value or shown.description.what), "what", shown.description.lines
-    if shown.text and drawn:
-        words, kind, lines = safe_lines(shown.text.split(NEWLINE)), "what prose", ()
-    elif shown.text:  # the tile has it above; the large view has it here
-        lines = shown.text.split(NEWLINE)
-    parts = [f'<div><dt>{safe(shown.name)}</dt><dd class="{kind}">{words}</dd><dd class="size">{shown.size:,} B</dd>']
-    if lines and shown.description.kind != "sound":
+def field_row(page_field: PageField, drawn: bool) -> str:
+    """Return the row of *page_field* in the HTML list of fields; *drawn* adds its picture or waveform."""
+    words, kind, lines = (
+        safe(page_field.description.value or page_field.description.what),
+        "what",
+        page_field.description.lines,
+    )
+    if page_field.text and drawn:
+        words, kind, lines = safe_lines(page_field.text.split(NEWLINE)), "what prose", ()
+    elif page_field.text:  # the tile has it above; the large view has it here
+        lines = page_field.text.split(NEWLINE)
+    size = f'<dd class="size">{page_field.size:,} B</dd>'
+    parts = [f'<div><dt>{safe(page_field.name)}</dt><dd class="{kind}">{words}</dd>{size}']
+    if lines and page_field.description.kind != "sound":
         parts.append(f"<dd><pre>{safe_lines(lines)}</pre></dd>")
-    if drawn and shown.rank == (0, 0) and shown.face and not shown.broken:
-        parts.append(f"<dd>{shown.face}</dd>")
+    if drawn and page_field.rank == (0, 0) and page_field.face and not page_field.broken:
+        parts.append(f"<dd>{page_field.face}</dd>")
     return "".join([*parts, "</div>"])
 
 
-def field(member: Member, audible: bool, side: int) -> PageField:
+def make_page_field(member: Member, audible: bool, side: int) -> PageField:
     """Return *member* with its HTML; pictures have up to *side* pixels, sounds and videos play if *audible*."""
     description = describe(member)
     page_field = PageField(printable(field_name(member)) or "-", member.size, description)
@@ -178,16 +183,16 @@ def field(member: Member, audible: bool, side: int) -> PageField:
         except (TarToolsError, MemoryError):
             raise
         except decoding.TooLargeError as error:
-            return page_field._replace(face=wrong(f"{words}: {error}"))
+            return page_field._replace(face=error_html(f"{words}: {error}"))
         except Exception as error:  # Pillow raises any exception for damaged pictures
             why = decoding.reason_of_error(error)
-            return page_field._replace(face=wrong(f"{words}: {why}"), broken=why)
+            return page_field._replace(face=error_html(f"{words}: {why}"), broken=why)
     if description.kind == "sound":
         face = waveform(member) if description.lines else ""
         return page_field._replace(face=face, player=player(member, page_field.name) if audible else SILENT_PLAYER)
     if description.kind == "broken":
         return page_field._replace(
-            face=wrong(description.what), broken=description.what, sound=not may_be_picture(member)
+            face=error_html(description.what), broken=description.what, sound=not may_be_picture(member)
         )
     if is_video(member):
         face = still(member, f"{page_field.name}: {description.what}", side)
@@ -195,7 +200,7 @@ def field(member: Member, audible: bool, side: int) -> PageField:
             face=face, player=video_player(member, page_field.name, face) if audible else SILENT_PLAYER
         )
     if description.kind == "text":
-        words = beginning(member)
+        words = read_beginning(member)
         face = f"<pre>{safe_lines(words.split(NEWLINE))}</pre>"
         return page_field._replace(face=face, text="" if description.value == words else words)
     if description.lines:
@@ -210,7 +215,7 @@ def is_video(member: Member) -> bool:
     return file_type is not None and file_type.kind == VIDEO
 
 
-def beginning(member: Member) -> str:
+def read_beginning(member: Member) -> str:
     """Return the text of *member*, up to 2,000 bytes of it, without a newline at the end."""
     with member.open() as file:
         head = file.read(SHOWN_TEXT_BYTES)
@@ -218,7 +223,7 @@ def beginning(member: Member) -> str:
     return words + ("…" if member.size > SHOWN_TEXT_BYTES else "")
 
 
-def wrong(words: str) -> str:
+def error_html(words: str) -> str:
     """Return the HTML that stands in place of a damaged picture or sound: the message *words*."""
     return f'<span class="wrong">{safe(words)}</span>'
 
@@ -266,7 +271,7 @@ def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") 
         pixels += f", shown at {width}x{height}"
     return (
         f'<img alt="{safe(words)}" width="{width}" height="{height}" decoding="async"'
-        f'{html_class} src="{embedded(file.getvalue(), "image/webp")}">'
+        f'{html_class} src="{data_url(file.getvalue(), "image/webp")}">'
         f'<span class="pixels">{pixels}</span>'
     )
 
@@ -292,7 +297,7 @@ def video_player(member: Member, name: str, face: str) -> str:
     kind = CONTENT_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
     if kind not in PLAYED_VIDEOS or (kind == "video/webm" and WEBM_MARK not in payload[:WEBM_MARK_BYTES]):
         return ""
-    source = embedded(payload, kind) + FIRST_FRAME
+    source = data_url(payload, kind) + FIRST_FRAME
     hidden = " class=large" if face else ""
     return f'<video controls preload="metadata"{hidden} aria-label="{safe(name)}" src="{source}"></video>'
 
@@ -304,5 +309,5 @@ def player(member: Member, name: str) -> str:
     kind = CONTENT_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None
     if kind is None:
         return ""
-    source = embedded(payload, kind)
+    source = data_url(payload, kind)
     return f'<audio controls preload="none" aria-label="{safe(name)}" src="{source}"></audio>'

@@ -61,7 +61,10 @@ def positions_in_bitmap(text: object, rows: int) -> Any:
 
 
 def bitmap_of(positions: Any, rows: int) -> bytes:
-    """Return the bitmap of *positions*, an array or a range: see `positions_in_bitmap`. *rows*: of the data set."""
+    """Return the bitmap of *positions*: bit n % 8 of byte n // 8, from the lowest on, is position n.
+
+    *positions*: an array or a range. *rows*: number of samples of the data set, which is the number of bits.
+    """
     import numpy as np
 
     bits = np.zeros(rows, bool)
@@ -69,8 +72,11 @@ def bitmap_of(positions: Any, rows: int) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
-def checked_positions(value: object, rows: int) -> list[int]:
-    """Return *value* as a list of positions below *rows*. Raises: QuestionError."""
+def parse_positions(value: object, rows: int) -> list[int]:
+    """Return *value*, from the JSON of a request, as a list of positions below *rows*.
+
+    Raises: QuestionError if it is something else, or has over a million items (MAX_POSITIONS).
+    """
     if not isinstance(value, list) or len(value) > MAX_POSITIONS:
         raise QuestionError(f"positions is a list of up to {MAX_POSITIONS:,} numbers")
     if not all(type(position) is int and 0 <= position < rows for position in value):

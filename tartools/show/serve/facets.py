@@ -15,7 +15,11 @@ MAX_FACETS = 64
 
 
 def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
-    """Return the facets of the samples of *query*, which keeps them. Raises: QuestionError."""
+    """Return the facets of the samples of *query* as JSON; they are counted once and kept in `query.facets`.
+
+    Each is an object with a "kind": "values" or "histogram" of a "column", "missing" with "fields", or "broken" with a
+    "count". Raises: QuestionError if DuckDB takes too long.
+    """
     if query.facets is None:
         facets: list[dict[str, Any]] = []
         for column in [column for column in index.columns.values() if column.facet][:MAX_FACETS]:
@@ -37,13 +41,17 @@ def _ask(
 
     *parameters*: of *select*, before those of the condition.
     """
-    condition, tables = query.counted
+    condition, tables = query.sample_condition
     sql = f"SELECT {select} FROM {ROWS_TABLE} WHERE {condition.sql} {clauses}"  # noqa: S608
     return index.ask(sql, (*parameters, *condition.parameters), tables)
 
 
 def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
-    """Return the facet of the values of *column*, the most frequent first."""
+    """Return the facet of *column*: {"column", "kind": "values", "values", "others"}.
+
+    "values" are the 50 most frequent ones (MAX_VALUES_SHOWN) as {"value", "count"}, the most frequent first; "others"
+    is the number of samples with another one.
+    """
     grouped = f"GROUP BY ALL ORDER BY count(*) DESC, {column.sql} LIMIT {MAX_VALUES_SHOWN}"
     rows = _ask(index, query, f"{column.sql}, count(*)", grouped)
     values = [{"value": value, "count": count} for value, count in rows]
@@ -52,7 +60,11 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
 
 
 def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
-    """Return the histogram of *column*; a bin counts values from its `from` to below its `to`."""
+    """Return the facet of the numbers in *column*: {"column", "kind": "histogram", "bins", "missing"}.
+
+    A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to". "missing" is the number of
+    samples without a finite number.
+    """
     value = f"CAST({column.sql} AS DOUBLE)"
     number = f"CASE WHEN isfinite({value}) THEN {value} END"
     low, high, count = _ask(index, query, f"min({number}), max({number}), count({number})")[0]

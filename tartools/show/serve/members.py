@@ -46,7 +46,8 @@ class MemberPlace(NamedTuple):
 class SampleRow(NamedTuple):
     """A row of the index: facts about a sample.
 
-    `shard`: its URL to show; `begin`: its offset there; `size`: in bytes, with headers.
+    `position`: its number in the data set. `key`: "" if the table has none. `shard`: its URL to show; `begin`: its
+        offset there; `size`: in bytes, with headers.
     `fields`: sizes of its fields, in the order of the archive; None if the data set does not say.
     `places`: of the payloads, by field, as far as they are known. `columns`: values, texts cut to 300 characters.
     """
@@ -153,7 +154,11 @@ class SampleSource:
         return self.placed_member(place)
 
     def placed_member(self, place: MemberPlace) -> Member:
-        """Return the member at *place*. Raises: see `member`."""
+        """Return the member at *place*; its payload may stay on the disk until it is read.
+
+        Raises: TarToolsError if it can't be read, or is on a server and over 256 MiB; ChangedError if the shard has
+        changed.
+        """
         path = f"{place.key or 'sample'}.{place.field}".encode("utf-8", "surrogateescape")
         if not self._catalog.is_remote[place.number]:
             return Member(path, self._file(place.number), place.offset, place.offset, place.size, b"")
@@ -241,7 +246,10 @@ def _at(positions: Sequence[int]) -> str:
 
 
 def _shown_column(sql: str, kind: str) -> str:
-    """Return the SQL of a column as the page gets it: text and other values cut, the rest as it is."""
+    """Return the SQL of a column as the page gets it: numbers and booleans as they are, all else as text, cut.
+
+    *sql*: the quoted name. *kind*: type of the column. Texts have up to 300 characters (COLUMN_CHARS).
+    """
     if kind in ("number", "bool"):
         return sql
     return f"left(CAST({sql} AS VARCHAR), {COLUMN_CHARS})"

@@ -40,8 +40,9 @@ Select = Callable[[str], Any]  # expression -> ascending positions of the sample
 class Query:
     """Samples in an order. `positions`: an array of uint32; None stands for all, in their order.
 
-    `request`: what the page asked, without what is empty. `condition`: of the samples. `chosen`: ascending positions
-    for which an expression is true, which `condition` names; None without one. `samples`: their number.
+    `id`: a digest of the request, by which the page names it. `request`: what the page asked, without what is empty.
+        `condition`: of the samples. `chosen`: ascending positions for which an expression is true, which `condition`
+        names; None without one. `samples`: their number. `seconds`: time that it took.
     `facets`: the counts, once they were asked for.
     """
 
@@ -66,8 +67,8 @@ class Query:
         return {} if self.chosen is None else position_table(self.chosen)
 
     @property
-    def counted(self) -> tuple[Condition, dict[str, Any]]:
-        """A condition that the samples of this query meet, by their positions, and the Arrow tables that it names."""
+    def sample_condition(self) -> tuple[Condition, dict[str, Any]]:
+        """(condition, tables): a condition that the samples of this query meet, and no others, and its Arrow tables."""
         if self.condition.is_all or self.positions is None:
             return self.condition, self.tables
         return Condition(MATCHES), position_table(self.positions)
@@ -81,9 +82,10 @@ class Query:
 
 
 class Queries:
-    """The queries of *index*, each made when it is first asked for, kept while there is room. Threads may share it.
+    """The queries of *index*, each made when it is first asked for. Threads may share it.
 
-    *select*: finds the samples for which an expression is true.
+    The last 64 are kept (MAX_QUERIES), with positions of 256 MiB in all (MAX_POSITION_BYTES). *select*: finds the
+    samples for which an expression is true.
     """
 
     def __init__(self, index: RowIndex, select: Select) -> None:
@@ -102,7 +104,7 @@ class Queries:
 
     def make(self, question: Mapping[str, Any]) -> Query:
         """Return the query for *question*, the JSON that the page sent. Raises: QuestionError."""
-        request = checked_request(question)
+        request = parse_request(question)
         conditions = [
             words_condition(request.get("words", ""), self._index),
             facet_conditions(request.get("facets", ()), self._index),
@@ -149,8 +151,12 @@ class Queries:
                 self._kept.popitem(last=False)
 
 
-def checked_request(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a query that *question* has, without empty ones. Raises: QuestionError for wrong types."""
+def parse_request(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a query that *question* has, without empty ones: words, where, language, facets, sort.
+
+    The language of *where* is "sql" or "expression"; it is left out without *where*. Raises: QuestionError for wrong
+    types.
+    """
     types = {"words": str, "where": str, "language": str, "facets": list, "sort": list}
     request: dict[str, Any] = {}
     for name, type_ in types.items():

@@ -58,9 +58,10 @@ class RangeError(Exception):
 
 
 class Answer(NamedTuple):
-    """An answer that is not JSON. `body`: its bytes, in parts; `size`: their number, None if it is not known before.
+    """An answer that is not JSON. `type`: its Content-Type. `body`: its bytes, in parts.
 
-    `headers`: besides those of all answers. `is_picture`: True if a browser may keep it.
+    `size`: their number, None if it is not known before. `headers`: besides those of all answers. `status`: of HTTP.
+    `is_picture`: True if a browser may keep it.
     """
 
     type: str
@@ -74,7 +75,8 @@ class Answer(NamedTuple):
 class Routes:
     """The answers about the samples of *inputs*, in *index*. `get` and `post`: by path, functions for a request.
 
-    *urls*: of the data set, as the user named it. *reading*: how it is read.
+    A function of `get` takes the fields of the address and the headers, a function of `post` the JSON of the request;
+    they return JSON or an `Answer`. *urls*: of the data set, as the user named it. *reading*: how it is read.
     """
 
     def __init__(self, urls: Sequence[str], inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
@@ -116,7 +118,7 @@ class Routes:
     # ---- questions ----
 
     def about(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: the inputs, the number of samples, the fields and the columns."""
+        """Answer: inputs, title, searched columns, number of samples, fields and columns, as JSON."""
         index = self._index
         if self._fields is None:
             counts = [f"count({quoted_name(field.size_column)})" for field in index.fields]
@@ -143,9 +145,9 @@ class Routes:
     def query(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer: id and number of samples of the query *request*, a JSON object of the page.
 
-        Its parts, all optional, are words, where, language, facets and sort: see `checked_request`. The query is kept,
-        so that other requests can name it by its id. Answers {"query": id, "samples": count, "seconds": time that it
-        took}. Raises: QuestionError if it is malformed or takes too long.
+        Its parts, all optional: words, where, language, facets and sort. The query is kept, so that other requests can
+        name it by its id. Answers {"query": id, "samples": count, "seconds": time that it took}. Raises: QuestionError
+        if it is malformed or takes too long.
         """
         query = self._queries.make(request)
         return {"query": query.id, "samples": query.samples, "seconds": round(query.seconds, 4)}
@@ -157,7 +159,11 @@ class Routes:
         return query
 
     def rows(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: samples `begin` to `end` of a query, for the grid and the list."""
+        """Answer: {"rows": samples `begin` to `end` of a query}, for the grid and the list.
+
+        *fields*: query (its id), begin and end. Raises: QuestionError for over 500 rows (MAX_ROWS_AT_ONCE);
+        NotThereError if the query is not kept.
+        """
         query, begin, end = self._query(fields.get("query")), whole(fields, "begin"), whole(fields, "end")
         if end - begin > MAX_ROWS_AT_ONCE:
             raise QuestionError(f"more than {MAX_ROWS_AT_ONCE} rows at once")
@@ -165,11 +171,15 @@ class Routes:
         return {"rows": [row_json(self._source, row) for row in rows]}
 
     def facets(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: the counts of values and numbers over all samples of a query."""
+        """Answer: {"facets": counts of values and numbers over all samples of a query}. *fields*: query (its id)."""
         return {"facets": count_facets(self._index, self._query(fields.get("query")))}
 
     def bitmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` of a query."""
+        """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` of a query.
+
+        *fields*: query (its id), begin (default 0), end (default: all). Bit n % 8 of byte n // 8, from the lowest on,
+        is position n.
+        """
         query = self._query(fields.get("query"))
         begin, end = whole(fields, "begin", 0), min(whole(fields, "end", query.samples), query.samples)
         positions = range(begin, max(begin, end)) if query.positions is None else query.positions[begin:end]
@@ -179,7 +189,7 @@ class Routes:
     # ---- one sample ----
 
     def sample(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: all fields of one sample."""
+        """Answer: all fields of one sample, as JSON. *fields*: position. Raises: NotThereError if there is none."""
         return sample_json(self._source, self._position(fields))
 
     def _position(self, fields: Fields) -> int:
@@ -189,22 +199,36 @@ class Routes:
         return position
 
     def _picture(self, fields: Fields, make: Callable[[Any], Picture], side: int) -> Answer:
-        """Return the picture that *make* makes of the member that *fields* name, from the cache if it is there."""
+        """Return the picture that *make* makes of the member that *fields* name, from the cache if it is there.
+
+        *fields*: position and field. *side*: pixels, part of the name in the cache.
+        """
         position, field = self._position(fields), fields.get("field", "")
         picture = self._pictures.get((position, field, side), lambda: make(self._source.member(position, field)))
         return Answer(picture.type, iter((picture.data,)), len(picture.data), is_picture=True)
 
     def thumbnail(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: a small picture of a picture or video."""
+        """Answer: a small picture of a picture, video, sound or array.
+
+        *fields*: position, field, and size, the longest side in pixels (16 to 2048, default 256). Raises:
+        NoPictureError.
+        """
         side = min(max(whole(fields, "size", 256), MIN_SIDE), MAX_SIDE)
         return self._picture(fields, partial(_thumbnail, side=side), side)
 
     def heatmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: a picture of an array."""
+        """Answer: a picture of an array. *fields*: position and field.
+
+        Raises: NoPictureError if it is no array of numbers with two dimensions or more.
+        """
         return self._picture(fields, heatmap, 0)
 
     def payload(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: the bytes of a payload, or the range of them that the header Range names."""
+        """Answer: the bytes of a payload, or the range of them that the header Range names.
+
+        *fields*: position and field. Raises: RangeError for a range without a byte; KeyError if the sample has no such
+        field.
+        """
         position, field = self._position(fields), fields.get("field", "")
         place = self._source.place(position, field)
         if place is None:
@@ -233,20 +257,30 @@ class Routes:
             return choices.ChosenSamples(positions, None)
         if "query" in request:
             return choices.ChosenSamples(None, self._query(request["query"]))
-        return choices.ChosenSamples(choices.checked_positions(request.get("positions"), self._index.rows), None)
+        return choices.ChosenSamples(choices.parse_positions(request.get("positions"), self._index.rows), None)
 
     def choice(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer: the command line that copies the chosen samples."""
+        """Answer: {"samples": count, "command", "keys", "table": command lines that copy the chosen samples}.
+
+        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError.
+        """
         chosen = self._choice(request)
         return {"samples": chosen.samples, **choices.command_lines(chosen, self._urls)}
 
     def choice_keys(self, request: Mapping[str, Any]) -> Answer:
-        """Answer: the list of the keys of the chosen samples."""
+        """Answer: the list of the keys of the chosen samples, a file of text with a line for each.
+
+        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError.
+        """
         lines = choices.key_lines(self._choice(request), self._index)
-        return Answer("text/plain; charset=utf-8", lines, None, saved_as(choices.KEYS_FILE))
+        return Answer("text/plain; charset=utf-8", lines, None, attachment_header(choices.KEYS_FILE))
 
     def choice_table(self, request: Mapping[str, Any]) -> Answer:
-        """Answer: the table of the rows of the chosen samples."""
+        """Answer: the table of the rows of the chosen samples, a Parquet file.
+
+        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError;
+        StorageError if a table of the inputs was replaced.
+        """
         chosen = self._choice(request)
         if self._tables != probe_all(list(self._tables)):
             self._source.replaced = True
@@ -255,12 +289,12 @@ class Routes:
         try:
             path = os.path.join(folder, choices.CHOSEN_FILE)
             choices.write_chosen(chosen, self._inputs, path, self._reading.tmpdir, self._index.rows)
-            return Answer(TABLE_TYPE, _sent_file(path), os.path.getsize(path), saved_as(choices.CHOSEN_FILE))
+            return Answer(TABLE_TYPE, _sent_file(path), os.path.getsize(path), attachment_header(choices.CHOSEN_FILE))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def saved_as(name: str) -> dict[str, str]:
+def attachment_header(name: str) -> dict[str, str]:
     """Return the header that lets a browser save an answer as the file *name*."""
     return {"Content-Disposition": f'attachment; filename="{name}"'}
 

@@ -37,7 +37,7 @@ ALLOWED_FUNCTIONS = frozenset((
 
 
 class Condition(NamedTuple):
-    """A condition as SQL, with its parameters."""
+    """A condition as SQL, with the values of its parameters (?), in order."""
 
     sql: str = "TRUE"
     parameters: tuple[object, ...] = ()
@@ -88,7 +88,11 @@ def _word_condition(word: str, index: RowIndex) -> Condition:
 
 
 def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Condition:
-    """Return the condition that all *facets* are met, as the page sends them. Raises: QuestionError."""
+    """Return the condition that all *facets* are met.
+
+    A facet is an object of the page with "broken" (true or false), "missing" (a field), "column" and "value" (null
+    too), or "column", "from" and "to". Raises: QuestionError for another form, or an unknown column or field.
+    """
     return join_conditions([_facet_condition(facet, index) for facet in facets])
 
 
@@ -102,7 +106,7 @@ def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
         if not sizes:
             raise QuestionError(f"no sample has the field {str(facet['missing'])[:60]!r}")
         return Condition(" AND ".join(f"{quoted} IS NULL" for quoted in sizes))
-    column = known_column(index, facet.get("column"))
+    column = find_column(index, facet.get("column"))
     if "value" in facet:
         if facet["value"] is None:
             return Condition(f"{column.sql} IS NULL")
@@ -129,7 +133,7 @@ def _size_columns(index: RowIndex) -> Iterator[tuple[str, str]]:
         yield field.name, quoted_name(field.size_column)
 
 
-def known_column(index: RowIndex, name: object) -> IndexColumn:
+def find_column(index: RowIndex, name: object) -> IndexColumn:
     """Return the column *name* of *index*. Raises: QuestionError if there is none."""
     column = index.columns.get(name) if isinstance(name, str) else None
     if column is None:
@@ -146,7 +150,7 @@ def _plain_value(value: object) -> object:
 def sort_clause(sort: Sequence[Mapping[str, Any]], index: RowIndex) -> str:
     """Return the ORDER BY clause for *sort*: columns, first the most important; "" for the order of the data set."""
     parts = [
-        f"{known_column(index, part.get('column')).sql} {'DESC' if part.get('descending') else 'ASC'} NULLS LAST"
+        f"{find_column(index, part.get('column')).sql} {'DESC' if part.get('descending') else 'ASC'} NULLS LAST"
         for part in sort
     ]
     return f" ORDER BY {', '.join([*parts, 'rowid'])}" if parts else ""

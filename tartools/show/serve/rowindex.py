@@ -98,7 +98,10 @@ def check_duckdb() -> None:
 class Layout:
     """The columns that rows of *inputs* have in the index.
 
-    `columns`: those that a person sees. `fields`: of samples. `hidden`: columns of shard numbers and offsets.
+    `unified`: schema of the rows. `catalog`: their shards. `sets`: numbers of the sets of shards. `fields`: of samples,
+        with their columns of sizes and offsets.
+    `names`: unified column -> column of the index. `numbers`: columns with the number of the shard, one for each set.
+        `shard_column`: column with its URL to show. `size_column`: column with the bytes of the sample.
     """
 
     def __init__(self, inputs: RowInputs) -> None:
@@ -130,7 +133,7 @@ class Layout:
         self._taken.add(unique.lower())
         return unique
 
-    def arranged(self, rows: Any) -> Any:
+    def arrange_rows(self, rows: Any) -> Any:
         """Return the unified record batch *rows* with the columns of the index."""
         pa = schema.import_arrow()
         columns: dict[str, Any] = {}
@@ -147,9 +150,9 @@ class Layout:
         return pa.RecordBatch.from_pydict(columns)
 
     def _places(self, rows: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield (sizes, offsets) of each field: null for a sample that lacks it; the offset of one it has twice, too.
+        """Yield (sizes, offsets) of each field of the unified record batch *rows*: Arrow arrays of bytes.
 
-        The size of one that a sample has twice is 0.
+        Both are null for a sample that lacks the field. For one that has it twice the offset is null and the size 0.
         """
         import numpy as np
 
@@ -206,7 +209,11 @@ class RowIndex:
         tables: Mapping[str, Any] | None = None,
         seconds: float = QUESTION_SECONDS,
     ) -> list[tuple[Any, ...]]:
-        """Return the rows of the answer to *sql*. *tables*: Arrow tables that it may name. See `cursor`."""
+        """Return the rows of the answer to *sql*, which has a ? for each of *parameters*.
+
+        *tables*: name -> Arrow table that it may name. *seconds*: after these it is interrupted. Raises: QuestionError
+        for anything that DuckDB refuses, for one that takes too long or too much memory.
+        """
         with self.cursor(sql, parameters, tables, seconds) as cursor:
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
@@ -219,12 +226,11 @@ class RowIndex:
         tables: Mapping[str, Any] | None = None,
         seconds: float = QUESTION_SECONDS,
     ) -> Iterator[Any]:
-        """Run *sql*, and give the cursor with the answer to the body of `with`.
+        """Run *sql*, which has a ? for each of *parameters*, and give the cursor with the answer to the body of `with`.
 
-        *seconds*: after these it is interrupted.
-
-        Raises: QuestionError for anything that DuckDB refuses, for one that takes too long or too much memory, and
-        once the index is closed.
+        *tables*: name -> Arrow table that it may name. *seconds*: after these it is interrupted. Raises: QuestionError
+        for anything that DuckDB refuses, for one that takes too long or too much memory, and once the
+        index is closed.
         """
         import duckdb
 
@@ -269,7 +275,10 @@ class RowIndex:
 
 
 def _first_lines(error: Exception) -> str:
-    """Return the message of DuckDB's *error* without the quotation of the SQL, which is not the person's own."""
+    """Return the message of DuckDB's *error* without the quotation of the SQL, which is not the person's own.
+
+    It has up to 500 characters.
+    """
     return str(error).split("\n\nLINE ")[0].strip()[:500]
 
 
@@ -345,7 +354,7 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
         nonlocal loaded
         try:
             for rows in inputs.batches():
-                yield layout.arranged(rows)
+                yield layout.arrange_rows(rows)
                 loaded += len(rows)
         except BaseException as error:
             failures.append(error)  # DuckDB replaces it by its own

@@ -36,7 +36,10 @@ def plain_json(value: object) -> object:
 
 
 def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
-    """Return *row* as the page gets it in a list, with the beginning of its text."""
+    """Return *row* as the page gets it in a list: position, key, shard, offset, size, fields, text, columns.
+
+    "fields" are {"name", "size", "kind"}; "text" is the beginning of its text, which may be read from the shard.
+    """
     fields = row.fields
     return {
         "position": row.position,
@@ -51,7 +54,10 @@ def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
 
 
 def row_text(source: SampleSource, row: SampleRow) -> str:
-    """Return the beginning of the text of *row*: of a column, or of a field of a local shard; "" without one."""
+    """Return the first 300 characters of the text of *row*: of a column, or of a field of a local shard.
+
+    "" if there is none. Plain text is preferred to JSON.
+    """
     names = sorted((name for name in row.fields or () if kind_of_name(name) in READABLE_KINDS[:2]), key=_text_rank)
     for name in names:
         value = row.columns.get(name)
@@ -64,7 +70,7 @@ def row_text(source: SampleSource, row: SampleRow) -> str:
 
 
 def _text_rank(name: str) -> int:
-    """Return a number by which names of fields with text are sorted: captions first, JSON last."""
+    """Return a number by which names of fields with text are sorted: 0 for plain text, 1 for JSON."""
     return 1 if kind_of_name(name) == "json" else 0
 
 
@@ -75,7 +81,11 @@ def _beginning(source: SampleSource, place: MemberPlace) -> str:
 
 
 def sample_json(source: SampleSource, position: int) -> dict[str, Any]:
-    """Return all fields of the sample at *position*, described. Raises: TarToolsError."""
+    """Return the sample at *position* as JSON: position, key, shard, offset, size, columns and fields.
+
+    "fields" has the description of each, up to 200 (MAX_SHOWN_FIELDS). Raises: TarToolsError if the sample can't be
+    read.
+    """
     row = source.rows([position])[0]
     if row.fields is not None and set(row.fields) == set(row.places):
         members = [(name, source.placed_member(place)) for name, place in row.places.items()]
@@ -93,7 +103,11 @@ def sample_json(source: SampleSource, position: int) -> dict[str, Any]:
 
 
 def field_json(position: int, name: str, member: Member) -> dict[str, Any]:
-    """Return the *member*, field *name* of the sample at *position*, as the page gets it."""
+    """Return the *member*, field *name* of the sample at *position*, as the page gets it.
+
+    Keys: name, kind, size, description, broken, text, json, shape, heatmap, lines, and waveform for a sound; None for
+    what its kind does not have.
+    """
     description = describe(member, decode=True)
     kind = kind_of_member(name, member)
     shown: dict[str, Any] = {"name": name, "kind": kind, "size": member.size, "description": description.what}
@@ -123,7 +137,11 @@ def kind_of_member(name: str, member: Member) -> str:
 
 
 def text_json(kind: str, member: Member) -> Mapping[str, Any]:
-    """Return the text of *member*, and of JSON its value with indentation, both cut to 200,000 characters."""
+    """Return {"text"} of *member*, and of JSON also {"json"}, its value with indentation.
+
+    Both are cut to 200,000 characters (MAX_SHOWN_CHARS). {} if it can't be decompressed; no "json" if it can't be
+    parsed, or is too large.
+    """
     try:
         content = unpack_member(member)
     except ValueError:
@@ -141,7 +159,11 @@ def text_json(kind: str, member: Member) -> Mapping[str, Any]:
 
 
 def array_json(position: int, name: str, member: Member) -> Mapping[str, Any]:
-    """Return the shape of the array *member*, and the address of its heat map if it has two dimensions or more."""
+    """Return {"shape", "heatmap"} of the array *member*; {} if it is broken.
+
+    "heatmap" is the address of a picture, for numbers in two dimensions or more, else None. *position*, *name*: of the
+    sample and field, for the address.
+    """
     try:
         with member.open() as file:
             shape, dtype = array_header(file)

@@ -20,11 +20,12 @@ EXPRESSION_SECONDS = 120.0  # after which the reading of samples is given up
 
 
 def select_positions(text: str, urls: Sequence[str], reading: Reading, rows: int) -> Any:
-    """Return the ascending positions of the samples of *urls* for which the expression *text* is true, an array.
+    """Return the ascending positions of the samples of *urls* for which the expression *text* is true.
 
-    As tarfilter does with --ignore-errors: values come from columns of tables where these have them, else samples are
-    read. *rows*: the number of all samples.
-    Raises: QuestionError if *text* is no expression, if it takes more than 120 s, or if the data set has changed.
+    They are an array of uint32. As tarfilter does with --ignore-errors: values come from columns of tables where these
+    have them, else samples are read. *rows*: the number of all samples.
+    Raises: QuestionError if *text* is no expression, if it takes more than 120 s (EXPRESSION_SECONDS), or if the data
+    set has changed.
     """
     import numpy as np
 

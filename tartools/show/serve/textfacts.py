@@ -89,9 +89,10 @@ def beginning_of(member: Member, max_bytes: int) -> bytes:
 
 
 def json_facts(column: str, payload: bytes, names: dict[str, Fact]) -> Iterator[tuple[Fact, object]]:
-    """Yield ((name, type), value) for each plain value of the JSON object *payload*, of the field *column*.
+    """Yield ((name, type), value) for each text, number or boolean of the JSON object *payload*, of the field *column*.
 
-    *names*: those that have columns so far, at most 32, each with its fact.
+    *names*: those that have columns so far, at most 32 (MAX_JSON_COLUMNS), each with its fact; new ones are added.
+    Names with a dot are left out.
     """
     try:
         document = parse_json(payload)

@@ -50,8 +50,9 @@ class Shard(NamedTuple):
 class DatasetCard:
     """The contents of the card of a data set on Hugging Face.
 
-    `splits`: name -> paths of its shards; empty if names are not known (stdin). `features`: (field, type) of each
-    column. `unknown`: the fields whose type is not known; no features then.
+    `splits`: name -> patterns of the paths of its shards; empty if names are not known (stdin). `features`: (field,
+    type) of each column. `unknown`: the fields whose type is not known, and "..." if there are further fields; if not
+    empty, *features* can't be written to a card.
     """
 
     splits: dict[str, list[str]]
@@ -60,7 +61,10 @@ class DatasetCard:
 
 
 def note_codecs(summary: Summary, inputs: InputsToCheck, reader: ReaderRules) -> None:
-    """Add a finding to *summary* for each shard that Python's tarfile can't decompress, by its name."""
+    """Add the finding "reader-codec" to *summary* for each shard that is zstd or lz4 by its name.
+
+    Python's tarfile can't decompress these. *reader*: the library that the finding names.
+    """
     for number, url in enumerate(inputs.urls):
         name = Url(url).name
         if number not in inputs.tables and name.lower().endswith(UNREAD_CODECS):
@@ -92,9 +96,10 @@ def note_dataset(summary: Summary, inputs: InputsToCheck) -> DatasetCard:
 
 
 def repository_shards(inputs: InputsToCheck) -> list[Shard]:
-    """Return the shards among *inputs* that have a name, with their paths in the repository.
+    """Return the shards among *inputs* that have a name, sorted by number, with their paths in the repository.
 
-    That is the data set on the hub; of other URLs the folder that holds all of them, or the one above if it is `data`.
+    For shards on the hub that is the data set; for all others the folder that holds them, or the one above if it is
+    `data`. Tables, missing shards, stdin and commands are left out.
     """
     shards: list[Shard] = []
     outside: list[Shard] = []

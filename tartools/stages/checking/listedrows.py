@@ -33,8 +33,8 @@ class TableRows:
 
     `named_inputs`: identities (see `canonical_name`) of the inputs; samples in these are compared, but not yielded,
     since they are checked there. `tmpdir`: folder of large members.
-
-    Holds: 12 bytes for each row, and the samples of up to 1,024.
+    Holds: 12 bytes for each row, and the samples of up to 1,024 (ROWS_IN_READ), of remote shards 256
+    (REMOTE_ROWS_IN_READ).
     """
 
     def __init__(self, url: str, number: int, named_inputs: Container[str], tmpdir: str | None) -> None:
@@ -131,10 +131,10 @@ class TableRows:
         return Trouble("" if is_repeated else code, -1, "", f"{code}: {shown(self._catalog.urls[number])}", samples)
 
     def _samples(self, piece: Extents) -> Iterator[Trouble | Rows]:
-        """Yield the samples and findings of the rows *piece*, whose shards exist in their versions.
+        """Yield the samples and findings of the rows *piece*, whose shards exist in the versions that the table lists.
 
         In the first set of shards they are of one shard. Where a row and a shard differ, each half is read alone, down
-        to the row.
+        to the row. Samples in named inputs are not yielded.
         """
         if self._reader is None:
             quiet = Account(lambda _: None)
@@ -191,8 +191,8 @@ class TableRows:
     def _compare(self, batches: list[Batch], piece: Extents, in_table: dict[str, tuple[Any, Any]]) -> None:
         """Raise RowError if fields, offsets or sizes of the samples *batches* differ from the rows *piece*.
 
-        This checks all members of the samples, which *batches* have in the order of the rows. *in_table*: arrays of
-        offsets and sizes of each field, from the column of members.
+        This checks all members of the samples, which *batches* have in the order of the rows. *in_table*: field ->
+        (offsets, sizes), arrays of int64 from the column of members, one item a row.
         """
         import numpy as np
 

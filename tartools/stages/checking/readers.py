@@ -211,7 +211,7 @@ def check_combination(
 ) -> None:
     """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*.
 
-    *begins*: the place of each sample in the shard.
+    *begins*: for each sample its byte in the shard, in a table its row.
     """
 
     def place(number: int, detail: str) -> Place:

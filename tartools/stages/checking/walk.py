@@ -36,8 +36,8 @@ PAX_RECORD = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax he
 class MemberGroup:
     """Adjacent members of one *key* in a shard that is read header by header.
 
-    `byte`: offset of the first header. `doubtful`: True if damage is beside or among them. `members`: those that are
-    whole. `lost`: names of members whose payload is truncated.
+    `byte`: offset of the first header. `doubtful`: True if damage is beside or among them. `members`: the complete
+    members. `lost`: names of members whose payload is truncated.
     """
 
     def __init__(self, key: bytes, byte: int, doubtful: bool) -> None:
@@ -51,10 +51,11 @@ class MemberGroup:
 class Walk:
     """Reads the tar archive *file* header by header; iterating once yields its member groups, and findings, in order.
 
-    `lax`: the archive needs no end. `complete`: False if decompression failed in the middle, so that a missing end is
-        no finding.
-    `position`: the offset of the next header.
-    `after_end`: True behind an end of archive.
+    `lax`: True if the archive needs no end. `complete`: False if decompression failed in the middle, so that a missing
+        end is no finding.
+    `size`: bytes of the file. `position`: the offset of the next header. `governing`: the global pax records that apply
+        to it.
+    `after_end`: True behind an end of archive. `after_damage`: True if damage lies right before `position`.
     `group`: the group to which the next member may belong; None if there is none.
     `last_key`: key of the group that ended last.
 
@@ -216,7 +217,10 @@ class Walk:
         return offset
 
     def search_header(self, start: int) -> int | None:
-        """Return the offset of the first ustar header from byte *start* on with a right checksum; None if none is."""
+        """Return the offset of the first ustar header from byte *start* on; None if there is none.
+
+        A header has the magic number, a known type flag, a size and a matching checksum.
+        """
         size = HEADER_READ_BYTES  # usually the next header is near
         while start < self.size:
             data = self.read(size, start)

@@ -77,7 +77,7 @@ class Comparison(NamedTuple):
         Raises: SampleError for it otherwise.
         """
         if self.near is not None:
-            return list(map(self.picture, batch))
+            return list(map(self.picture_content, batch))
         members = (self.members(sample) for sample in batch) if self.by else ()
         digests = (
             [combine_digests(payload_digests(m, VALUE_DIGEST_BYTES)) if m else b"" for m in members]
@@ -107,7 +107,7 @@ class Comparison(NamedTuple):
             compared.append(member)
         return compared
 
-    def picture(self, sample: Sample) -> bytes:
+    def picture_content(self, sample: Sample) -> bytes:
         """Return hash, colours, width and height of the picture to compare, packed (CONTENT_RECORD).
 
         The picture is the first of the alternatives *near* that *sample* has. If it has none, or that does not decode:
@@ -133,7 +133,10 @@ class Comparison(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the table columns with the values to compare; [] if there can't be any."""
+        """The names of the table columns with the values to compare; [] if tables have none.
+
+        Tables have none for whole samples, nor for pictures of which there are alternatives.
+        """
         if self.near is None:
             return [f"{name}.blake2b" for choices in self.by for name in choices]
         if len(self.near) > 1:
@@ -289,7 +292,8 @@ def sortable_records(contents: Iterable[bytes], side: int, largest: bool) -> Ite
     """Yield a record for each sample of *side* that sorts by digest, and of equal digests, the sample to keep first.
 
     Samples only compared with are preferred, then, with *largest*, larger ones, then earlier ones. `contents`: for each
-    sample digest and size, packed; there is no record for b"", which equals no other.
+    sample digest and size, packed; there is no record for b"", which equals no other. A record is the digest, the side
+    in a byte, the rank by size and the position in 8 bytes each.
     """
     for position, content in enumerate(contents):
         if content:

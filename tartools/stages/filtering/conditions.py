@@ -125,7 +125,7 @@ class Filter:
         return self._invert_and_count(flags)
 
     def _clear_flags_of_groups(self, batch: Batch, flags: list[bool], group: Column) -> None:
-        """Set *flags* to False for samples whose value of *group* has a number out of range."""
+        """Set *flags* to False, in place, for samples whose value of *group* has a number out of range."""
         chosen = [number for number, flag in enumerate(flags) if flag]
         values = shares.values_of(batch, group, chosen, verbatim=self._verbatim)
         for number, value in zip(chosen, map(shares.bytes_of_value, values), strict=True):
@@ -200,7 +200,7 @@ def _identity(sample: Sample) -> Sample:
 
 
 def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
-    """Return the answers to *ask* from *columns* of a table, one a row; None for all if no column has them.
+    """Return the answers to *ask* from *columns* of a table, one a row; None if no column has them.
 
     `ask`: (function, field). An answer is None where the sample lacks the field. The value of a field is text; values
     inside JSON, and of columns that are no fields, keep their types; "has" is answered by booleans.
@@ -231,9 +231,10 @@ def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
 
 
 def _member_columns(columns: SampleColumns, name: str) -> tuple[Any, Any] | None:
-    """Return (offsets, sizes) of the payloads of the field *name* in the table rows *columns*, arrays, one item a row.
+    """Return (offsets, sizes) of the payloads of the field *name* in the table rows *columns*.
 
-    None if the table does not say, or if another name differs only in case.
+    Arrays of int64, one item a row. An offset is -1 where the sample lacks the field, below that where it has the field
+    twice. None if the table lists no members, or none of that name, or if another name differs only in case.
     """
     members = columns.members()
     if members is None:

@@ -43,7 +43,7 @@ OPERATOR_HINTS = {ast.BitAnd: "; 'and' is for conditions", ast.BitOr: "; 'or' is
 
 
 class LimitError(Exception):
-    """An evaluation exceeds a limit: of steps, of the size of a number or text, or of time."""
+    """An evaluation exceeds a limit: of steps, of the size of a number or text, or of processor time."""
 
 
 class Evaluator:
@@ -92,7 +92,7 @@ class Evaluator:
         return self._eval(node)
 
     def spend(self, steps: int) -> None:
-        """Count *steps* of the current evaluation. Raises: LimitError if they are over 100,000 in all."""
+        """Count *steps* of the current evaluation. Raises: LimitError if they are over MAX_STEPS, 100,000, in all."""
         self._steps_left -= steps
         if self._steps_left < 0:
             raise LimitError(f"it takes more than {MAX_STEPS:,} steps")
@@ -270,7 +270,8 @@ class Evaluator:
         """True if the regular expression *pattern* matches anywhere in *text*.
 
         Raises: UsageError if *pattern* is no regular expression, or exceeds a limit itself; LimitError for too long a
-        text or too much time; TypeError if one of them is not text.
+        text, or if the matches of this evaluation take over MATCH_SECONDS of the processor; TypeError if one of them is
+        not text.
         """
         if not isinstance(pattern, str) or not isinstance(text, str):
             raise TypeError("match() takes a pattern and a text")
@@ -310,9 +311,10 @@ class Evaluator:
 
 
 def _check_bits(kind: type, lhs: int, rhs: int) -> None:
-    """Raise LimitError if the operator *kind*, such as `ast.Mult`, may make a number of over 1,024 bits of two.
+    """Raise LimitError if *kind* of two whole numbers may have over 1,024 bits (MAX_INTEGER_BITS).
 
-    *lhs*, *rhs*: the numbers on its left and right. Nothing is computed but an upper bound of the bits.
+    *kind*: class of the operator, such as `ast.Mult`; *lhs*, *rhs*: the numbers on its left and right. Nothing is
+    computed but an upper bound of the bits.
     """
     bits = lhs.bit_length()
     if kind is ast.Mult:
@@ -366,7 +368,8 @@ REFUSED_NODES = (
 def check_pattern_size(pattern: str) -> int:
     """Return an upper bound of the length of the regular expression *pattern* with its repeats written out.
 
-    Raises: UsageError if that is over 100,000, or if a feature of it takes time or memory without a limit.
+    Raises: UsageError if that is over 100,000 characters (MAX_UNROLLED_CHARS), *pattern* itself over 10,000
+    (MAX_PATTERN_CHARS), or if a feature of it takes time or memory without a limit.
 
     >>> check_pattern_size("n0[12]"), check_pattern_size("[0-9a-f]{8}-[0-9a-f]{4}")
     (6, 35)

@@ -156,9 +156,10 @@ class Expression:
         return ""
 
     def describe_values(self) -> str:
-        """Return the end of a message, such as "; values of cls: '1', '2'", if they are few and short.
+        """Return the end of a message, such as "; values of cls: '1', '2'", with the values that were looked up so far.
 
-        "" once a sample has matched. Values are those that were looked up so far.
+        Only of fields with up to 12 values (MAX_VALUES_IN_MESSAGE), all short; "" if there is none, or once a sample
+        matched.
         """
         several = {name: values for name, values in (self._values or {}).items() if values}
         return "".join(f"; values of {name}: {', '.join(map(repr, values))}" for name, values in several.items())

@@ -30,7 +30,7 @@ class FieldAddition(NamedTuple):
     `single()`: the name of the only field to add, if values of B are its payloads, else None.
     `keep_unmatched`: pass on samples without a partner in B; otherwise they are left out.
     `prefer`: "a" or "b", the input whose field is taken if both have it; None: that is an error.
-    `fold(name)`: makes names of fields equal that count as one.
+    `fold(name)`: returns the name of a field for comparison: it is equal for names that count as one.
     """
 
     members: Callable[[bytes, Any], Sequence[Member]]
@@ -45,9 +45,9 @@ def join_batches(batches: Iterable[Batch], find: Find, how: FieldAddition, accou
 
     `find(keys)`: returns a value for each key, in the form that `how.members` takes; None for a key without a partner.
     Samples without a partner are passed on if `how.keep_unmatched`, else left out, and counted so in *account*.
-
-    Holds: two batches, and 16 MiB of values, or those of 128 samples. Raises: SampleError, naming the sample, if it
-    would have two fields of one name, or would not read back; the errors of *find*.
+    Holds: two batches, 16 MiB of values (MAX_ADDED_BYTES), and those of 128 samples more (SAMPLES_IN_LOOKUP). Raises:
+    SampleError, naming the sample, for a field in both inputs if `how.prefer` is None, for a field twice in B, and for
+    a member without a field; the errors of *find*.
     """
     for batch in batches:
         values = _find_values(find, batch.keys)
@@ -77,7 +77,7 @@ def join_batches(batches: Iterable[Batch], find: Find, how: FieldAddition, accou
 
 
 def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
-    """Return the values that *find* returns for *keys*; only for the first of them once values exceed 16 MiB.
+    """Return the values of *find* for *keys*, asked for 128 at a time; the first of them if these have 16 MiB or more.
 
     >>> [len(_find_values(lambda keys: [bytes(1 << 20)] * len(keys), [b"k"] * count)) for count in (10, 1000)]
     [10, 128]
@@ -92,10 +92,12 @@ def _find_values(find: Find, keys: Sequence[bytes]) -> list[Any]:
 
 
 def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: FieldAddition) -> Batch | None:
-    """Return *batch* with one new field in its samples, put together in memory at once; None if that can't be done.
+    """Return *batch* with the field `how.single()` added, built as one buffer; None if that can't be done.
 
     `values`: the payloads, None for a sample without a partner; `lost`: number of samples without a partner, which are
-    left out, or kept if `how.keep_unmatched`. It can't be done if samples are large, or have to be checked one by one.
+    left out, or kept if `how.keep_unmatched`. It can't be done if values are not payloads of one field, samples are
+    over 64 KiB on average (MAX_JOINED_BATCH_BYTES) or not in one buffer, some have the field already or a member
+    without a field, or a key would come twice in a row.
     """
     field, keys = how.single(), batch.keys
     if field is None or batch.memory_size(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):

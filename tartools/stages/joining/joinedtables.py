@@ -43,10 +43,10 @@ IsChosen = Callable[[str], bool]
 class RowJoin(NamedTuple):
     """Options of `JoinedRows`.
 
-    `fold`: makes names of fields equal that count as one name.
+    `fold(name)`: returns the name of a field for comparison: it is equal for names that count as one.
     `keep_unmatched`: True to pass on rows of A without a partner; their columns of B are null.
-    `is_chosen`: True for a field of B to add; None: all are added.
-    `tmpdir`: folder of temporary files.
+    `is_chosen(field)`: True for a field of B to add; None: all are added.
+    `tmpdir`: folder of temporary files; None: the system's.
     """
 
     fold: Callable[[str], str]
@@ -64,12 +64,13 @@ def join_tables(
     reading: Reading,
     memory: int,
 ) -> PartnerFinder:
-    """Write the table *output*: samples *a*, joined with *second*, B, by key.
+    """Write the table *output*: samples *a*, URLs of shards and tables, joined with *second*, B, by key.
 
-    Return the finder, which counted partners.
-
-    Shards of A and B are indexed first. Holds: *memory* bytes, and 8 bytes a sample of A.
-    Raises: UsageError for options that a table can't keep; SampleError; the errors of `row_inputs_by_source`.
+    Return the finder, which counted partners. Shards of A and B are indexed first. Holds: *memory* bytes for the index
+    of B, and 8 bytes a sample of A.
+    Raises: UsageError for choices of members that a table can't list, and for a column of values in A and B;
+    SampleError if no sample of B has a chosen field, for a key twice in B, and for a row without a key; the errors of
+    reading A and B.
     """
     indexing = Indexing(reading, 1)
     if isinstance(second, SecondShards):
@@ -94,7 +95,7 @@ def join_tables(
 def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
     """Return a function: True for a field of B that is *chosen*; None if all are.
 
-    Raises: UsageError for new names and for choices, which a table, which lists members as they are, can't keep.
+    Raises: UsageError if a field gets a new name or has alternatives: a table lists members as they are.
     """
     for choices, new in chosen.words or ():
         if len(choices) > 1 or new not in (None, choices[0]):
@@ -110,7 +111,10 @@ def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
 
 
 def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues], tmpdir: str | None) -> Pairs:
-    """Yield the keys of rows of values, and their packed row numbers; add the values of each file to *parts*."""
+    """Yield (keys, packed row numbers) of B's rows of values, in batches.
+
+    The values of each file are appended to *parts* before its keys are yielded.
+    """
     from tartools.formats.valuerows import ParquetValues, TextValues
 
     first = 0
@@ -128,7 +132,10 @@ def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues],
 
 
 def _spool_rows(second: SecondRows, url: str, form: str, spool: TextValues) -> Iterator[Sequence[bytes]]:
-    """Yield the keys of the rows of text in *url*, once their values are in *spool*."""
+    """Yield the keys of the rows of text in *url*, in batches, once their values are in *spool*.
+
+    *form*: format of the text: tsv, csv or jsonl.
+    """
     for keys, packed in second.read(url, form):
         try:
             spool.add(packed, second.single(), form)
@@ -138,12 +145,12 @@ def _spool_rows(second: SecondRows, url: str, form: str, spool: TextValues) -> I
 
 
 def _pack_numbers(first: int, count: int) -> list[bytes]:
-    """Return *count* packed row numbers from *first* on."""
+    """Return *count* row numbers from *first* on, each as 8 bytes (ROW_NUMBER_BYTES), big-endian."""
     return [number.to_bytes(ROW_NUMBER_BYTES, "big") for number in range(first, first + count)]
 
 
 def keys_with_numbers(rows: RowInputs) -> Pairs:
-    """Yield the keys of *rows*, the rows of B, and their packed row numbers.
+    """Yield (keys, packed row numbers) of *rows*, the rows of B, in batches; the first row has number 0.
 
     Raises: SampleError for a row without key.
     """
@@ -154,7 +161,10 @@ def keys_with_numbers(rows: RowInputs) -> Pairs:
 
 
 def _read_keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
-    """Yield the keys of *rows*, the rows of *side*, A or B. Raises: SampleError for a row without a key."""
+    """Yield the keys of *rows*, a list for each batch. *side*: "A" or "B", for messages.
+
+    Raises: SampleError for a row without a key.
+    """
     first = 0
     for batch in rows.batches([schema.KEY_COLUMN]):
         if schema.KEY_COLUMN not in batch.schema.names or batch.column(0).null_count:
@@ -184,7 +194,10 @@ class JoinedRows:
         self._shared = self._shared_fields()
 
     def _rename_columns(self, b_schema: Any, first_set: int) -> dict[str, str]:
-        """Return the names in the result of the columns of *b_schema*; its first set of shards gets *first_set*."""
+        """Return column of *b_schema* -> its name in the result; the key and the row number of B are left out.
+
+        The first set of shards of B gets the number *first_set*, the others those after it.
+        """
         numbers = [
             number for number in self._b_sets if schema.name_in_set(schema.SHARD_COLUMN, number) in b_schema.names
         ]
@@ -197,7 +210,10 @@ class JoinedRows:
         return {name: renamed.get(name, name) for name in b_schema.names if name not in dropped}
 
     def _chosen_schema(self, is_chosen: IsChosen) -> Any:
-        """Return the schema of B with the columns of chosen fields. Raises: SampleError if B does not list members."""
+        """Return the schema of B without sets, members and values of fields that are not chosen.
+
+        A column about no field stays if `is_chosen` accepts its name. Raises: SampleError if B does not list members.
+        """
         pa = schema.import_arrow()
         fields, columns = schema.fields_of(self._b.schema), []
         for number in self._b_sets:
@@ -239,13 +255,13 @@ class JoinedRows:
         return {name for name in names if names.count(name) > 1}
 
     def batches(self, find: Find, account: Account) -> Iterator[RowBatch]:
-        """Yield the joined rows, in the order of A. `find(keys)` returns the packed row numbers of B for keys of A.
+        """Yield the joined rows in the order of A.
 
-        Samples of A without a partner are counted in *account* as left out, unless they are kept. Warns if the parts in
-        B are in another order than those in A.
-
-        Holds: 8 bytes a row of A, and what `rows_in_order` holds. Raises: SampleError for a sample with one field in A
-        and in B.
+        `find(keys)`: returns for each of *keys*, keys of A, the packed number of the row of B, or None. Samples of A
+        without a partner are counted in *account* as left out, unless they are kept. Warns if samples of B are in
+        another order than those of A.
+        Holds: 8 bytes a row of A, and blocks of rows of B. Raises: SampleError for a sample with one field in A and in
+        B.
         """
         import numpy as np
 
@@ -272,7 +288,11 @@ class JoinedRows:
             warn_of_order(partners[partners >= 0], account)
 
     def _join(self, rows: Any, has_partner: Any, partners: Any) -> Any:
-        """Return the joined rows of *rows*, a batch of A. *partners*: the rows of B with the same keys, in order."""
+        """Return the joined rows of *rows*, a batch of A, as a record batch.
+
+        *has_partner*: array of booleans, one a row. *partners*: record batch of their rows of B, in order; None for no
+        row. Rows without a partner are left out, or get nulls if `keep_unmatched`.
+        """
         import numpy as np
 
         pa = schema.import_arrow()
@@ -290,7 +310,7 @@ class JoinedRows:
         return joined
 
     def _narrow_rows(self, rows: Any) -> Any:
-        """Return *rows* of B with the extents of the chosen members alone, which are adjacent in the archive.
+        """Return *rows* of B with the extents of the chosen members alone, which must be adjacent in the shard.
 
         Raises: SampleError if they are not, or if a row does not tell where all its members are.
         """
@@ -302,7 +322,10 @@ class JoinedRows:
         return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
     def _narrow_set(self, rows: Any, columns: dict[str, Any], number: int) -> None:
-        """Narrow *columns*, the columns of set *number* in *rows* of B, to the chosen members."""
+        """Narrow *columns*, the columns of set *number* in *rows* of B, to the chosen members, in place.
+
+        Raises: SampleError if these are not adjacent, or if a row does not tell where all its members are.
+        """
         import numpy as np
 
         pa, is_chosen = schema.import_arrow(), self._how.is_chosen
@@ -381,7 +404,7 @@ class _RowReader:
         self._held: list[Any] = []
 
     def take(self, count: int) -> Any:
-        """Return the next *count* rows as a record batch; None for 0."""
+        """Return the next *count* rows as one record batch; None for 0. There must be as many."""
         if not count:
             return None
         while sum(map(len, self._held)) < count:
@@ -393,9 +416,9 @@ class _RowReader:
 
 
 def warn_of_order(partners: Any, account: Account) -> None:
-    """Warn if samples of B are in another order than samples of A.
+    """Warn in *account* if rows of B, read in the order of A, take over twice the reads of their own order.
 
-    *partners*: the row numbers of B, an array, in the order of A. Rows side by side in B are read at once.
+    *partners*: array of the row numbers of B in the order of A. Adjacent rows of B take one read.
     """
     import numpy as np
 

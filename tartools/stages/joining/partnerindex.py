@@ -141,7 +141,10 @@ class PartnersOnDisk:
             yield key + b"\0" + number.to_bytes(SAMPLE_NUMBER_BYTES, "big") + value
 
     def _write(self, records: Iterator[bytes]) -> None:
-        """Write sorted *records* in blocks, so few that the places of the blocks fit into a quarter of the memory."""
+        """Write sorted *records* in blocks of at most 1,000, so few that their places fit into a quarter of the memory.
+
+        Raises: SampleError if a key is there twice.
+        """
         first = list(islice(records, 1))  # now all are counted
         max_records = min(
             max(MIN_BLOCK_RECORDS, self._count * BLOCK_PLACE_BYTES * 4 // self._memory), MAX_BLOCK_RECORDS

@@ -34,10 +34,10 @@ MIXED_SECOND_HINT = "B is shards and tables of samples, or files of rows (TSV, C
 
 
 class RowOptions(NamedTuple):
-    """Options for B, the second input of tarjoin, as a file of rows; None: the default.
+    """Options for B, the second input of tarjoin, as a file of rows; None: the option is not given.
 
-    *form*: the argument of --format. *key*: name of the column with keys. *encoding*: encoding of text.
-    *dots*: "first" or "last", the dot that ends a key if keys are names of files.
+    *form*: the argument of --format; None: by the names of the files. *key*: name of the column with keys.
+    *encoding*: encoding of text. *dots*: "first" or "last", the dot that ends a key if keys are names of files.
     """
 
     form: str | None = None
@@ -59,7 +59,10 @@ class PartnerFinder:
         self._other_form: tuple[bytes, bytes] | None = None  # the first such key, and that in B
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the value in the second input, or None, for each of *keys*: of the next samples of the first."""
+        """Return the value in the second input, or None, for each of *keys*, the keys of the next samples of the first.
+
+        Keys and keys without a partner are counted for `report_unmatched`: ask for each sample once, in order.
+        """
         values = self._partners.find(keys)
         if not self._key_count and keys:
             self._example = keys[0]
@@ -160,7 +163,10 @@ def check_no_rows(urls: Sequence[str]) -> None:
 
 
 def row_format_of(url: str) -> str | None:
-    """Return the format of rows that the name *url* shows: tsv, csv or jsonl; None for any other name, or a command."""
+    """Return the format of rows that the name *url* shows: tsv, csv or jsonl; None for any other name, or a command.
+
+    A suffix of a compression, as in `rows.csv.gz`, is ignored.
+    """
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
     return ROW_FORMATS.get(split_packed(name)[0].rpartition(".")[2])
 
@@ -170,7 +176,8 @@ def make_second(
 ) -> SecondRows | SecondShards:
     """Return a reader of the second input, *urls*: `SecondShards` of shards and tables of samples, or `SecondRows`.
 
-    *rows*: for files of rows. *chosen*: columns or fields to add. Raises: UsageError for both, or *rows* for shards.
+    *rows*: options for files of rows. *chosen*: columns or fields to add.
+    Raises: UsageError if *urls* has both, or for shards with a key column, dots or an encoding in *rows*.
     """
     forms = [rows.form or row_format_of(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
