@@ -11,7 +11,7 @@ from typing import Any
 from tartools.errors import printable, redacted, several, shown
 from tartools.samples.kinds import is_decoded, is_number_field
 from tartools.show.sections import MAX_PLACES_LISTED, Part, Section, shorten
-from tartools.stages.checking.across import Where, Words
+from tartools.stages.checking.across import ExpectedFields, ShardPlace
 from tartools.stages.checking.codes import CODES, SEVERITIES
 from tartools.stages.summary import Summary, Tally
 
@@ -23,14 +23,19 @@ WEIGHT_STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold"}
 
 
 def check_facts(
-    summary: Summary, shards: int, where: Where, words: Words, decoded: bool, card: str | None = None
+    summary: Summary,
+    shards: int,
+    shard_place: ShardPlace,
+    expected: ExpectedFields,
+    decoded: bool,
+    card: str | None = None,
 ) -> dict[str, Any]:
     """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
     Keys: shards, samples; errors, warnings and notes, the number of findings of each severity; expected, undecoded
-    (fields); findings. *where*: translates the place of a finding to (shard, byte). *words*: fields that each sample
-    should have, each a tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes
-    read.
+    (fields); findings. `shard_place(number, byte)`: returns (shard, byte) for the place of a finding. *expected*:
+    fields that each sample should have, each a tuple of alternatives. *decoded*: True if payloads were decoded, not
+    only their first bytes read.
     *card*: YAML of a dataset card, the value of the key card; no such key if it is None.
     """
     counts = dict.fromkeys(SEVERITIES, 0)
@@ -42,9 +47,9 @@ def check_facts(
         "shards": shards,
         "samples": summary.samples,
         **{f"{weight}s": count for weight, count in counts.items()},
-        "expected": [";".join(word) for word in words],
+        "expected": [";".join(choices) for choices in expected],
         "undecoded": undecoded_fields(summary, decoded),
-        "findings": [describe_finding(code, summary.findings[code], where) for code in codes],
+        "findings": [describe_finding(code, summary.findings[code], shard_place) for code in codes],
         **({} if card is None else {"card": card}),
     }
 
@@ -59,14 +64,14 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
     return sorted(name for name in summary.fields if not is_number_field(name))
 
 
-def describe_finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
+def describe_finding(code: str, tally: Tally, shard_place: ShardPlace) -> dict[str, Any]:
     """Return the facts of --json about the findings with *code*: their number, and the first places.
 
-    Keys: code, weight, count, means, todo, places (shard, byte, key, what). *tally*: the findings. *where*: translates
-    a place to (shard, byte); a negative byte means that there is none.
+    Keys: code, weight, count, means, todo, places (shard, byte, key, what). *tally*: the findings. `shard_place(number,
+    byte)`: returns (shard, byte) for the place of a finding; a negative byte means that there is none.
     """
     about = CODES[code]
-    places = [(*where(place.shard, place.byte), place) for place in sorted(tally.first)]
+    places = [(*shard_place(place.shard, place.byte), place) for place in sorted(tally.first)]
     return {
         "code": code,
         "weight": about.weight,
@@ -78,7 +83,7 @@ def describe_finding(code: str, tally: Tally, where: Where) -> dict[str, Any]:
                 "shard": redacted(shard),
                 "byte": byte if byte >= 0 else None,
                 "key": place.key,
-                "what": place.what,
+                "what": place.detail,
             }
             for shard, byte, place in places
         ],

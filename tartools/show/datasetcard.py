@@ -72,7 +72,7 @@ def type_entry(kind: ValueType) -> dict[str, Any]:
 
 
 def block_lines(value: Any) -> list[str]:
-    """Return *value*, of dictionaries, lists and strings, as lines of YAML in block style."""
+    """Return *value*, of dictionaries, lists and strings inside each other, as lines of YAML in block style."""
     if isinstance(value, str):
         return [scalar(value)]
     lines: list[str] = []

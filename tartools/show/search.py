@@ -23,10 +23,10 @@ def search_words(query: str) -> list[str]:
 
 
 def has_words(sample: Sample, words: Sequence[str]) -> bool:
-    """True if *sample* has each of *words*, in its key or a text.
+    """True if *sample* has each of *words*, in its key or a text, ignoring case.
 
-    `field=part` is a word for a part of a field, `field==value` for all of it. Case makes no difference.
-    Raises: StorageError if a payload can't be read.
+    *words*: from `search_words`, in small letters. `field=part` is a word for a part of a field, `field==value` for all
+    of it. Raises: StorageError if a payload can't be read.
     """
     missing = [word for word in words if word not in sample.key.lower()]
     for field, value in texts_of(sample) if missing else ():

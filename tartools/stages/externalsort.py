@@ -128,9 +128,10 @@ def resolve_positions(numbers: Iterable[int], counts: Sequence[int]) -> Iterator
 
 
 def group_runs(runs: list[SortedRun]) -> list[list[SortedRun]]:
-    """Return *runs* in groups of adjacent ones that can be merged at once: up to 64, with up to 32 MiB of blocks.
+    """Return *runs* in groups of adjacent ones that can be merged at once.
 
-    Each group but the last has two runs or more, even if their blocks are larger.
+    A group has up to 64 runs (MAX_RUNS_MERGED), with up to 32 MiB of blocks (MERGE_BYTES). Each group but the last has
+    two runs or more, even if their blocks are larger.
     """
     groups: list[list[SortedRun]] = []
     block_bytes = 0

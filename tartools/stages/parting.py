@@ -109,7 +109,7 @@ def make_value_labeller(column: Column, check: Callable[[str], None]) -> Callabl
     """Return a function from a batch to the parts of its samples, which are their values of *column*.
 
     `check(value)`: raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for
-    such a value, for a missing one, and for the 1,001st distinct one.
+    such a value, for a missing one, and for the 1,001st distinct one (MAX_PART_VALUES).
     """
     values_seen: set[str] = set()
 

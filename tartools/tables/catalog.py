@@ -164,9 +164,10 @@ class ShardCatalog:
         return extents
 
     def _check_members(self, column: Any, name: str, extents: Extents) -> None:
-        """Raise StorageError if a member, in the *column* called *name*, is outside of the extent of its sample.
+        """Raise StorageError if a member is outside of the extent of its sample.
 
-        *extents*: of the samples, with an item for each row of the column.
+        *column*: Arrow array of `__members__`; *name*: of the column, for messages. *extents*: of the samples, with an
+        item for each row of the column.
         """
         import numpy as np
 

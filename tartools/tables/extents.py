@@ -78,7 +78,7 @@ class Extents:
         return self.parts_and_sets()[0] if self.others else self
 
     def parts_and_sets(self) -> tuple[Extents, Any, Any]:
-        """Return (`parts`, samples, sets): for each part the indexes of its sample and of its set, from 0 on."""
+        """Return (`parts`, samples, sets): for each part the index of its sample, and of its set, both arrays."""
         import numpy as np
 
         sets = (self, *self.others)
@@ -201,9 +201,10 @@ def merge_parts(is_second: Any, sizes: Any, first: memoryview, second: memoryvie
 
 
 def raw_keys(column: Any, first: int, url: str) -> list[Any]:
-    """Return the keys in *column*, which begins with row *first* of the table *url*, as bytes; None for null.
+    """Return the keys in *column* as bytes; None for null.
 
-    Raises: StorageError if they are not text.
+    *column*: an Arrow array that begins with row *first* of the table *url*, for messages. Raises: StorageError if they
+    are not text.
     """
     with schema.value_errors(f"row {first}: {schema.KEY_COLUMN} is not text", url):
         return schema.encode_texts(column).to_pylist()  # type: ignore[no-any-return]

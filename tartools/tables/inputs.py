@@ -255,7 +255,7 @@ def unify_rows(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> An
 
 
 def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
-    """Return the column *field* of *rows*, converted to the type of *field*.
+    """Return the column *field* of the record batch *rows*, converted to the type of *field*, of an Arrow schema.
 
     *rows* begins with row *first* of the table *url*, for messages. Raises: StorageError for a value that does not fit.
     """

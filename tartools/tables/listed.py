@@ -122,7 +122,7 @@ class TableColumns:
         return part
 
     def shards(self) -> tuple[Sequence[str], Any]:
-        """Return the URLs of shards, and for each row the index of its shard.
+        """Return the URLs of shards, and for each row the index of its shard, an array of int32.
 
         A URL may occur more than once. Raises: StorageError if a row has none.
         """

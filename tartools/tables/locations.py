@@ -75,7 +75,7 @@ class RowLocations:
         return cls(catalog, all_extents, sums, first, fields)
 
     def take(self, rows: Any) -> RowLocations:
-        """Return the locations at the indexes *rows*, in that order."""
+        """Return the locations at the indexes *rows*, an array, in that order."""
         extents = replace(self.extents, first=0, rows=None).take(rows)
         return RowLocations(
             self.catalog, replace(extents, rows=None), self.key_checksums[rows], fields_by_set=self.fields_by_set
@@ -106,9 +106,9 @@ class RowLocations:
     ) -> list[Sample]:
         """Return the samples at the indexes *at* of these locations, read from their shards.
 
-        *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared; None: unknown.
-        *fields*: names in lower case; nothing is read from sets of shards that have none of these. Raises: StorageError
-        if a sample differs from its row.
+        *at*: array of indexes. *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared;
+        None: unknown. *fields*: names in lower case; nothing is read from sets of shards that have none of these.
+        Raises: StorageError if a sample differs from its row.
         """
         chosen = self.choose(at, rows, keys, fields)
         samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]

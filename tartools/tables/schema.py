@@ -193,13 +193,13 @@ def own_types(sets: Iterable[int] = (1,)) -> dict[str, Any]:
 
 
 def place_type() -> Any:
-    """Return the type of an extent in `__members__`: offset and size of a payload."""
+    """Return the Arrow type of an extent in `__members__`: a struct of offset and size of a payload, both uint64."""
     pa = import_arrow()
     return pa.struct([("offset", pa.uint64()), ("size", pa.uint64())])
 
 
 def is_place(kind: Any) -> bool:
-    """True if *kind* is a struct of offset and size, of any types."""
+    """True if the Arrow type *kind* is a struct of offset and size, of any types."""
     return import_arrow().types.is_struct(kind) and [field.name for field in kind] == ["offset", "size"]
 
 
@@ -425,7 +425,7 @@ def plain_values(column: Any) -> Sequence[Any]:
 
 
 def _times_as_text(kind: Any) -> Any:
-    """Return the type *kind* with text in place of times and dates."""
+    """Return the Arrow type *kind* with text in place of times and dates."""
     pa = import_arrow()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_times_as_text(kind.value_type))

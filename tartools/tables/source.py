@@ -112,7 +112,7 @@ class ParquetSource:
 
 
 def _column_names(fields: Any) -> list[Any]:
-    """Return the names of *fields*, each with the names of its own fields if it is a struct."""
+    """Return (name, names of its own fields if it is a struct) for each of *fields*, of an Arrow schema or type."""
     is_struct = schema.import_arrow().types.is_struct
     return [(field.name, _column_names(field.type) if is_struct(field.type) else []) for field in fields]
 

@@ -137,9 +137,10 @@ class Table:
         return row % len(self)
 
     def _numbers(self, rows: Any) -> Any:
-        """Return *rows*, an index of `__getitem__` for many rows (a slice or numbers), as row numbers from 0 on.
+        """Return *rows*, an index of `__getitem__` for many rows, as row numbers from 0 on, an array of int64.
 
-        Raises: TypeError for other indexes; IndexError for a row that does not exist.
+        *rows*: a slice, or whole numbers, negative ones from the end. Raises: TypeError for other indexes; IndexError
+        for a row that does not exist.
         """
         import numpy as np
 
@@ -323,7 +324,7 @@ class Table:
         return self._rename_shards(self._read(None), lambda name: name)
 
     def _read(self, names: list[str] | None) -> Any:
-        """Return the columns *names*, None for all, of the rows of this table. Raises: KeyError."""
+        """Return the columns *names*, None for all, of the rows of this table: a `pyarrow.Table`. Raises: KeyError."""
         if self._arrow_table is not None:
             rows = self._arrow_table
             all_names = rows.column_names
@@ -382,15 +383,18 @@ class Table:
             writer.write_table(rows, row_group_size=schema.ROW_GROUP_ROWS)
 
     def _rename_shards(self, rows: Any, name_of: Any) -> Any:
-        """Return *rows* with `name_of(url)` in place of the name of each shard; `url` is its resolved URL."""
+        """Return *rows*, a `pyarrow.Table`, with `name_of(url)` in place of the name of each shard.
+
+        `url`: the resolved URL of the shard.
+        """
         for number in schema.sets_in(rows.column_names):
             rows = self._rename_column(rows, schema.name_in_set(schema.SHARD_COLUMN, number), name_of)
         return rows
 
     def _rename_column(self, rows: Any, column_name: str, name_of: Any) -> Any:
-        """Return *rows* with `name_of(url)` in place of each shard name in the column *column_name*.
+        """Return *rows*, a `pyarrow.Table`, with `name_of(url)` in place of each shard name in one column.
 
-        `url`: the resolved URL of the shard.
+        *column_name*: of the column. `url`: the resolved URL of the shard.
         """
         pa = schema.import_arrow()
         column = rows.column(column_name)
@@ -408,7 +412,7 @@ class Table:
     def _batches(self, names: Sequence[str] | None) -> Iterator[Any]:
         """Yield the columns *names* of all rows of the file, in record batches; None: the columns of locations.
 
-        Raises: StorageError if the first of *names* is missing.
+        Other names that the table does not have are left out. Raises: StorageError if the first of *names* is missing.
         """
         if self._arrow_table is not None:
             existing = self._arrow_table.column_names

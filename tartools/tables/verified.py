@@ -298,7 +298,10 @@ def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
 
 
 def have_members_at(batch: Batch, offsets: Any) -> bool:
-    """True if a member of *batch* begins at each of *offsets*, in the shard or stream that its `bounds` refer to."""
+    """True if a member of *batch* begins at each of *offsets*, in the shard or stream that its `bounds` refer to.
+
+    *offsets*: array of distinct offsets in bytes.
+    """
     import numpy as np
 
     return bool(np.isin(offsets, batch.member_begins(), assume_unique=True).all())

@@ -672,6 +672,6 @@ def test_much_damage_is_passed_over_in_small_steps(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(walking.Walk, "read", counting)
     with (tmp_path / "s.tar").open("rb", buffering=0) as file:
-        codes = [each.code for each in walking.Walk(file) if isinstance(each, walking.Trouble)]
+        codes = [each.code for each in walking.Walk(file) if isinstance(each, walking.ShardFinding)]
     assert codes == ["bad-header"] * 1000
     assert sum(counts) < 50 * len(archive)

@@ -137,7 +137,7 @@ class Overview:
 def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
     """Yield *samples*, in order, in lists whose payloads are in one buffer or file, to be counted together.
 
-    A list has up to 256 samples of 1 MiB together, or one larger sample.
+    A list has up to 256 samples (SAMPLES_IN_GROUP) of 1 MiB together (GROUP_BYTES_LIMIT), or one larger sample.
     """
     group: list[Sample] = []
     size = 0

@@ -143,7 +143,8 @@ def check_pictures(samples: Iterable[Sample], overview: Overview, workers: int) 
 def flag_playable(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
     """Yield (sample, True if its sounds and videos are embedded) for each of *samples*.
 
-    These are sounds up to 2 MiB and videos up to 8 MiB per sample, and up to 24 MiB per page.
+    These are sounds up to 2 MiB (SOUND_LIMIT) and videos up to 8 MiB (VIDEO_LIMIT) per sample, and up to 24 MiB per
+    page (PLAYED_LIMIT).
     """
     budget = PLAYED_LIMIT
     for sample in samples:

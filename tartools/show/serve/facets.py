@@ -37,9 +37,9 @@ def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
 def _ask(
     index: RowIndex, query: Query, select: str, clauses: str = "", parameters: tuple[object, ...] = ()
 ) -> list[Any]:
-    """Return the answer to SELECT *select* FROM the samples of *query*, and the *clauses* of the SQL.
+    """Return the rows of the answer to SELECT *select* FROM the samples of *query*, and the *clauses* of the SQL.
 
-    *parameters*: of *select*, before those of the condition.
+    *parameters*: of *select*, before those of the condition. Raises: QuestionError.
     """
     condition, tables = query.sample_condition
     sql = f"SELECT {select} FROM {ROWS_TABLE} WHERE {condition.sql} {clauses}"  # noqa: S608

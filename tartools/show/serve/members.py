@@ -156,8 +156,8 @@ class SampleSource:
     def placed_member(self, place: MemberPlace) -> Member:
         """Return the member at *place*; its payload may stay on the disk until it is read.
 
-        Raises: TarToolsError if it can't be read, or is on a server and over 256 MiB; ChangedError if the shard has
-        changed.
+        Raises: TarToolsError if it can't be read, or is on a server and over 256 MiB (MAX_REMOTE_PAYLOAD); ChangedError
+        if the shard has changed.
         """
         path = f"{place.key or 'sample'}.{place.field}".encode("utf-8", "surrogateescape")
         if not self._catalog.is_remote[place.number]:
@@ -216,7 +216,10 @@ class SampleSource:
             raise
 
     def _file(self, number: int) -> io.FileIO:
-        """Return the open local shard *number*. Raises: ChangedError if it has another version than the index."""
+        """Return the open local shard *number*; it stays in a cache, and the caller does not close it.
+
+        Raises: ChangedError if it has another version than the index.
+        """
         url, version = self._catalog.shard(number)
         try:
             file = self._files.open_file(number, partial(_open_local, url))

@@ -99,7 +99,10 @@ class Picture(NamedTuple):
 
 
 class PictureCache:
-    """Thumbnails and heat maps, made when they are asked for; up to 64 MiB are kept. Several threads may ask."""
+    """Thumbnails and heat maps, made when they are asked for, at most 4 at a time (MAX_DECODERS). Threads may share it.
+
+    Up to 64 MiB are kept (CACHE_BYTES), the last ones that were used.
+    """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[object, ...], Picture] = OrderedDict()  # least recently used first
@@ -192,7 +195,8 @@ def waveform_picture(member: Member, side: int) -> Picture:
 def heatmap(member: Member) -> Picture:
     """Return the first plane of the array *member* as a PNG, from the lowest value (black) to the highest (white).
 
-    Raises: NoPictureError if it has fewer than two dimensions, no numbers, or more than 16 MiB.
+    It has up to 512 by 512 pixels (HEATMAP_SIDE). Raises: NoPictureError if the array has fewer than two dimensions, no
+    numbers, or more than 16 MiB (ARRAY_LIMIT).
     """
     import numpy as np
     from PIL import Image

@@ -103,7 +103,11 @@ class Queries:
             return query
 
     def make(self, question: Mapping[str, Any]) -> Query:
-        """Return the query for *question*, the JSON that the page sent. Raises: QuestionError."""
+        """Return the query for *question*, JSON of the page with words, where, language, facets and sort, all optional.
+
+        An equal one that is kept is returned again. Raises: QuestionError for a wrong question, or one that takes too
+        long.
+        """
         request = parse_request(question)
         conditions = [
             words_condition(request.get("words", ""), self._index),

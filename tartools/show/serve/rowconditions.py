@@ -49,7 +49,7 @@ class Condition(NamedTuple):
 
 
 def join_conditions(conditions: Sequence[Condition]) -> Condition:
-    """Return the condition that all *conditions* are met."""
+    """Return the condition that all *conditions* are met; the one that all samples meet if there are none."""
     real = [condition for condition in conditions if not condition.is_all]
     if not real:
         return Condition()
@@ -148,7 +148,11 @@ def _plain_value(value: object) -> object:
 
 
 def sort_clause(sort: Sequence[Mapping[str, Any]], index: RowIndex) -> str:
-    """Return the ORDER BY clause for *sort*: columns, first the most important; "" for the order of the data set."""
+    """Return the ORDER BY clause for *sort*; "" for the order of the data set, if *sort* is empty.
+
+    *sort*: {"column": name, "descending": true or false} for each column, the most important first. Raises:
+    QuestionError for an unknown column.
+    """
     parts = [
         f"{find_column(index, part.get('column')).sql} {'DESC' if part.get('descending') else 'ASC'} NULLS LAST"
         for part in sort
@@ -184,7 +188,7 @@ def _parse(text: str, index: RowIndex) -> Any:
 
 
 def _check_allowed(part: Any) -> None:
-    """Raise QuestionError if *part*, of a parsed condition, has a class or a function that is not allowed.
+    """Raise QuestionError if *part*, of a condition as DuckDB parses it (JSON), has a class or a function not allowed.
 
     Allowed are `ALLOWED_CLASSES` and `ALLOWED_FUNCTIONS`.
     """

@@ -344,7 +344,10 @@ def wait_for(work: Callable[[], Result], interrupt: Callable[[], object]) -> Res
 
 
 def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) -> list[IndexColumn]:
-    """Read the rows of *inputs* into *database*; return their columns. Raises: TarToolsError."""
+    """Read the rows of *inputs* into *database*, a connection of DuckDB; return the columns that a person sees.
+
+    Raises: StorageError without rows, or if DuckDB fails; the errors of reading *inputs*.
+    """
     import duckdb
 
     failures: list[BaseException] = []
@@ -378,7 +381,10 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
 
 
 def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
-    """Return the columns of the rows in *database* that a person sees, with the facet of each."""
+    """Return the columns of the rows in *database* that a person sees, with the facet of each.
+
+    *database*: a connection of DuckDB. Columns of shard numbers and offsets are hidden.
+    """
     hidden = {*layout.numbers, *(field.offset_column for field in layout.fields)}
     described = database.execute(f"DESCRIBE {ROWS_TABLE}").fetchall()
     columns = []
@@ -391,7 +397,7 @@ def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
 
 
 def _facet(database: Any, column: IndexColumn) -> str:
-    """Return the facet that *column* gets: "values", "histogram" or ""."""
+    """Return the facet that *column* gets: "values", "histogram" or "". *database*: a connection of DuckDB."""
     if column.type == "bool":
         return "values"
     if column.type == "other" or column.name in NO_FACET:

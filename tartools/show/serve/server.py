@@ -157,7 +157,10 @@ class PageHandler(BaseHTTPRequestHandler):
         self._answer(self._post)
 
     def _answer(self, respond: Any) -> None:
-        """Send the answer of *respond*, or the error that it raises."""
+        """Send the answer of `respond(path, fields)`, or the error that it raises.
+
+        *fields*: the query of the address, by name.
+        """
         address = urlsplit(self.path)
         fields = dict(parse_qsl(address.query))
         try:

@@ -28,7 +28,7 @@ from tartools.stages.summary import Summary, Tally
 
 Keyed = tuple[int, int, bytes, str]  # a sample: its input, byte, key, and fields
 Repeated = tuple[list[Keyed], list[tuple[str, int]]]  # samples that share a key, and their verdicts: `judge_repeats`
-Where = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> its shard, and the byte there
+ShardPlace = Callable[[int, int], tuple[str, int]]  # input and byte of a sample -> its shard, and the byte there
 
 DOUBTFUL_PREFIX = "\0"  # precedes the fields of a sample next to damage, which may lack some that it had
 RECORD_TAIL = Struct(">IQ8s")
@@ -54,9 +54,9 @@ def combination_number(combination: str) -> bytes:
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
     """Return the key records of samples with the same fields: bytes that sort by key, then by place.
 
-    One for each of *keys*; a key that is not in Unicode form NFC has a second one, which sorts behind those of its NFC
-    form. `shard`: number of the input. `begins`: the byte at which each sample begins. `number`: `combination_number`
-    of their fields.
+    A record is the encoded key, then number of the input, byte, and *number*. One for each of *keys*; a key that is not
+    in Unicode form NFC has a second one, which sorts behind those of its NFC form. `shard`: number of the input.
+    `begins`: the byte at which each sample begins. `number`: `combination_number` of their fields.
     """
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
@@ -75,7 +75,8 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
     `records`: key records, sorted. Samples whose keys differ only in Unicode form give a list, too: first a sample with
     the key in form NFC (or else in the first other form), then those with one other form. `combinations`: fields by
     `combination_number`, complete once the first record comes.
-    Holds: 100,000 samples with one key; further lists of that key begin with its first sample again.
+    Holds: 100,000 samples with one key (MAX_SAMPLES_OF_KEY); further lists of that key begin with its first sample
+    again.
     """
     size = RECORD_TAIL.size
     encoded, group = b"", list[bytes]()  # the key of the records in *group*
@@ -114,18 +115,18 @@ def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
     return shard, byte, text_of_key(record[: -RECORD_TAIL.size]), combinations.get(number, "")
 
 
-def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, int]]:
+def judge_repeats(group: Sequence[Keyed], shard_place: ShardPlace) -> Iterator[tuple[str, int]]:
     """Yield a verdict (code of the finding, is_own_sample) for each but the first of *group*, samples with one key.
 
     The code says how: "torn-sample" or "split-sample" for a part of the first sample, which has other fields, in its
     shard or another one: is_own_sample is 0. "key-twice" or "key-in-two-shards" for a sample of its own: 1.
-    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
+    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
     """
     fields = set(names_of_fields(group[0][3]))
-    shards = {where(*group[0][:2])[0]}
+    shards = {shard_place(*group[0][:2])[0]}
     for number, byte, _, combination in group[1:]:
         own = set(names_of_fields(combination))
-        shard = where(number, byte)[0]
+        shard = shard_place(number, byte)[0]
         same = shard in shards
         if fields.isdisjoint(own):
             fields |= own
@@ -135,28 +136,30 @@ def judge_repeats(group: Sequence[Keyed], where: Where) -> Iterator[tuple[str, i
         shards.add(shard)
 
 
-def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) -> Iterator[Repeated]:
+def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, shard_place: ShardPlace) -> Iterator[Repeated]:
     """Add findings about *groups* of samples with one key to *summary*; yield each group with its verdicts.
 
     Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the first.
-    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
-    Samples that are parts of one sample count as one in *summary* from now on. A group of keys in different Unicode
-    forms gets a finding, and is not yielded.
+    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*. *summary* has to
+    have all samples once the first group comes. Samples that are parts of one sample count as one in it from then on. A
+    group of keys in different Unicode forms gets a finding, and is not yielded.
     """
     listed_places: set[tuple[int, int]] = set()
     for group in groups:  # with the first one, all have been read
         if group[0][2] != group[-1][2]:
-            note_unicode_forms(group, summary, where)
+            note_unicode_forms(group, summary, shard_place)
             continue
         listed_places = listed_places or {
             (place.shard, place.byte) for tally in summary.combinations.values() for place in tally.first
         }
-        verdicts = list(judge_repeats(group, where))
+        verdicts = list(judge_repeats(group, shard_place))
         parts = [group[0]]
         for (code, is_own_sample), sample in zip(verdicts, group[1:], strict=True):
             shard, byte, key, _ = sample
             detail = (
-                f"also {describe_place(where(*group[0][:2]), where(shard, byte))}" if summary.keeps_place(code) else ""
+                f"also {describe_place(shard_place(*group[0][:2]), shard_place(shard, byte))}"
+                if summary.keeps_place(code)
+                else ""
             )
             summary.note(code, Place(shard, byte, decode_name(key), detail))
             if not is_own_sample:
@@ -176,14 +179,14 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, where: Where) 
         yield group, verdicts
 
 
-def note_unicode_forms(group: Sequence[Keyed], summary: Summary, where: Where) -> None:
+def note_unicode_forms(group: Sequence[Keyed], summary: Summary, shard_place: ShardPlace) -> None:
     """Add a finding to *summary* for each but the first of *group*: its key is the first one's in another Unicode form.
 
-    `where(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
+    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
     """
     first, *later = group
     for shard, byte, key, _ in later:
-        detail = f"also {describe_place(where(*first[:2]), where(shard, byte))}"
+        detail = f"also {describe_place(shard_place(*first[:2]), shard_place(shard, byte))}"
         summary.note("unicode-form", Place(shard, byte, decode_name(key), detail))
 
 
@@ -209,13 +212,13 @@ MIN_OUTLIER_BYTES = 1 << 16  # bytes; a smaller payload is never too large
 MIN_SHARDS_COMPARED = 4  # fewer are not compared
 SHARD_SIZE_RATIO = 10  # times as large as the median, or a part of it
 
-Words = Sequence[Sequence[str]]  # of each, one has to be there
+ExpectedFields = Sequence[Sequence[str]]  # of each, one has to be there
 
 
-def expected_fields(combinations: Mapping[str, Tally]) -> Words:
-    """Return the fields that samples should have, as tuples of alternatives: the fields of most samples.
+def expected_fields(combinations: Mapping[str, Tally]) -> ExpectedFields:
+    """Return the fields that samples should have, as tuples of alternatives: those that over half of the samples have.
 
-    Then those that most of the samples with all of these have, and so on. `combinations`: fields joined by "/" ->
+    Then those that over half of the samples with all of these have, and so on. `combinations`: fields joined by "/" ->
     counts. Samples without a field, or next to damage, do not count. Fields that stand for each other, such as jpg and
     webp, are one: the most frequent first.
     """
@@ -266,26 +269,25 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
     return [group for same_kind in groups.values() for group in same_kind]
 
 
-def missing_words(fields: Sequence[str], words: Words) -> list[str]:
-    """Return the required *words* that a sample with *fields* does not meet, each as text.
+def missing_fields(fields: Sequence[str], expected: ExpectedFields) -> list[str]:
+    """Return the *expected* fields that a sample with *fields* lacks, each as text.
 
-    A word is a tuple of alternative fields, of which the sample must have one; the text joins them with ";". *fields*:
-    names in small letters, compared whole: seg.png is not png.
+    Each of *expected* is a tuple of alternative fields, of which the sample must have one; the text joins them with
+    ";". *fields*: names in small letters, compared whole: seg.png is not png.
     """
-    return [";".join(word) for word in words if not any(name.lower() in fields for name in word)]
+    return [";".join(choices) for choices in expected if not any(name.lower() in fields for name in choices)]
 
 
-def is_among(field: str, words: Words) -> bool:
-    """True if *field* is one of the alternatives in *words*."""
-    return any(field == name.lower() for word in words for name in word)
+def is_among(field: str, expected: ExpectedFields) -> bool:
+    """True if *field* is one of the alternatives in *expected*."""
+    return any(field == name.lower() for choices in expected for name in choices)
 
 
-def find_numbered_fields(fields: Iterable[str], words: Words) -> str:
+def find_numbered_fields(fields: Iterable[str], expected: ExpectedFields) -> str:
     """Return two of *fields* that differ only in numbers, "01.txt 02.txt", if samples seem to be read as one; else "".
 
     Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
-    "" if a field has no dot, as in a sample of 0.jpg, 1.jpg and json, and if both fields are among the expected
-    *words*.
+    "" if a field has no dot, as in a sample of 0.jpg, 1.jpg and json, and if both fields are among the *expected* ones.
     """
     first: dict[str, str] = {}
     pair = ""
@@ -294,12 +296,12 @@ def find_numbered_fields(fields: Iterable[str], words: Words) -> str:
         if "." not in name:
             return ""
         earlier = first.setdefault(re.sub(r"\d+", "0", field), field)
-        if earlier != field and not pair and not (is_among(field, words) and is_among(earlier, words)):
+        if earlier != field and not pair and not (is_among(field, expected) and is_among(earlier, expected)):
             pair = f"{earlier} {field}"
     return pair
 
 
-def compare_fields(summary: Summary, expect: Words) -> Words:
+def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
     """Add findings about missing and unexpected fields to *summary*; return the fields that samples should have.
 
     These are *expect*, or if it is empty the fields that most samples have: tuples of alternatives. Samples next to
@@ -313,7 +315,7 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
             continue
         fields = names_of_fields(combination)
         unexpected = [field for field in fields if not is_among(field, usual)]
-        findings = [("missing-field", field) for field in missing_words(fields, words)]
+        findings = [("missing-field", field) for field in missing_fields(fields, words)]
         findings += [("dotted-name" if "." in field else "unexpected-field", field) for field in unexpected]
         if pair := find_numbered_fields(fields, expect):
             findings.append(("several-samples", pair))
@@ -323,11 +325,14 @@ def compare_fields(summary: Summary, expect: Words) -> Words:
 
 
 def note_tally(summary: Summary, code: str, tally: Tally, detail: str) -> None:
-    """Add a finding with *code* and *detail* to *summary* for each sample of *tally*, at the places that it knows."""
+    """Add findings with *code* and *detail* to *summary*: one for each sample of *tally*, at the places that it has.
+
+    Further samples are counted at the last of these places; without any at byte 0 of input 0.
+    """
     places = tally.first[: tally.count]
     for number, place in enumerate(places):
         sample_count = tally.count - len(places) + 1 if number == len(places) - 1 else 1
-        summary.note(code, place._replace(what=detail), sample_count)
+        summary.note(code, place._replace(detail=detail), sample_count)
     if not places:
         summary.note(code, Place(0, 0, "", detail), tally.count)
 
@@ -335,8 +340,9 @@ def note_tally(summary: Summary, code: str, tally: Tally, detail: str) -> None:
 def note_size_outliers(summary: Summary) -> None:
     """Add a finding to *summary* for each payload that is far larger or smaller than most of its field, and not empty.
 
-    Far larger: over 64 KiB, and over 100 times the 95th percentile of the sizes. Far smaller: below 1/100 of the 5th
-    percentile. Fields of fewer than 100 payloads are left out.
+    Far larger: over 64 KiB (MIN_OUTLIER_BYTES), and over 100 times (OUTLIER_RATIO) the 95th percentile of the sizes.
+    Far smaller: below 1/100 of the 5th percentile. Fields of fewer than 100 payloads (MIN_PAYLOADS_FOR_OUTLIERS) are
+    left out.
     """
     for field, field_summary in summary.fields.items():
         counts = field_summary.sizes.buckets
@@ -357,14 +363,14 @@ def note_size_outliers(summary: Summary) -> None:
             unlisted = max(sum(counts[size] for size in sizes) - len(places), 0)
             for number, (size, place) in enumerate(places, 1):
                 count = 1 + unlisted if number == len(places) else 1
-                summary.note("size-outlier", place._replace(what=f"{field}: {in_units(size)}"), count)
+                summary.note("size-outlier", place._replace(detail=f"{field}: {in_units(size)}"), count)
 
 
 def note_shard_sizes(summary: Summary, shards: Sequence[tuple[int, int]]) -> None:
     """Add a finding to *summary* for each shard that is over 10 times larger or smaller than the median.
 
     `shards`: (number, bytes) of each; fewer than 4 are not compared. The last may be small: it has the remaining
-    samples.
+    samples. The limits are SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED.
     """
     if len(shards) < MIN_SHARDS_COMPARED:
         return

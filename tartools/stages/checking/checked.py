@@ -19,7 +19,7 @@ from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.shards.workers import ShardTask, Tasks, gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys
-from tartools.stages.checking.codes import SPECIAL_CODES, Place, Trouble
+from tartools.stages.checking.codes import SPECIAL_CODES, Place, ShardFinding
 from tartools.stages.checking.listedrows import TableRows
 from tartools.stages.checking.samples import (
     Rows,
@@ -62,10 +62,10 @@ class InputsToCheck:
     urls: Sequence[str]
     reading: Reading
     tables: dict[int, TableRows] = field(default_factory=dict)
-    missing: dict[int, Trouble] = field(default_factory=dict)
+    missing: dict[int, ShardFinding] = field(default_factory=dict)
     copies: dict[int, Copy] = field(default_factory=dict)
     unsound: set[int] = field(default_factory=set)  # those that are not sound
-    incomplete: dict[int, Trouble] = field(default_factory=dict)
+    incomplete: dict[int, ShardFinding] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -94,7 +94,7 @@ class InputsToCheck:
     def stream(self, number: int, account: Account, sums: ListedSums | None = None) -> ShardStream:
         """Return the tar stream of shard *number*, or of a copy if it can be read only once. *account* counts bytes.
 
-        *sums*: the list with which its checksum is compared.
+        *sums*: the list with which its checksum is compared; None: not at all. The caller closes the stream.
         """
         url = self.urls[number]
         if number not in self.copies and not storage.is_repeatable(url):
@@ -102,11 +102,12 @@ class InputsToCheck:
         copy = self.copies.get(number)
         return ShardStream(url, account, copy.open() if copy else None, sums)
 
-    def read(self, number: int) -> Iterator[Trouble | Rows]:
-        """Yield the samples of input *number*, and findings about it, in order, as it is known now to be read.
+    def read(self, number: int) -> Iterator[ShardFinding | Rows]:
+        """Yield the samples of input *number*, and findings about it, in order.
 
-        A missing input gives its finding, a table its rows, an unsound shard what `Walk` finds, any other what the
-        reader returns. Raises: StorageError if the input can't be read, or its server fails.
+        A missing input gives its finding, a table its rows, an input in `unsound` what `Walk` finds, any other what the
+        reader returns. Raises: StorageError if the input can't be read, or its server fails; TarFormatError if it is
+        not sound, but not in `unsound`.
         """
         if number in self.missing:
             yield self.missing[number]
@@ -115,9 +116,9 @@ class InputsToCheck:
         elif number in self.unsound:
             advice = split_part_advice(self.urls[number])
             if advice:  # its damage is where it was cut
-                yield Trouble("split-part", -1, "", advice)
+                yield ShardFinding("split-part", -1, "", advice)
             for separate, run in groupby(self._walk(number), separate_item):
-                if isinstance(separate, Trouble):
+                if isinstance(separate, ShardFinding):
                     if not advice or separate.code in SPECIAL_CODES.values():
                         yield separate
                     continue
@@ -139,7 +140,7 @@ class InputsToCheck:
                     yield sound
                 quiet.check()
 
-    def compare_checksums(self, number: int) -> Iterator[Trouble]:
+    def compare_checksums(self, number: int) -> Iterator[ShardFinding]:
         """Yield findings about the checksum of shard *number*, or of its parts, once it has been read to its end.
 
         None without a list of checksums, and for tables. An unsound shard is read once more for it. Raises:
@@ -151,16 +152,16 @@ class InputsToCheck:
         for url in parts_of(self.urls[number]):
             name = "" if url == self.urls[number] else f"{shown(url)}: "
             if sums.checksum_of(url) is None:
-                yield Trouble("no-checksum", -1, "", f"{name}not in {shown(sums.url)}")
+                yield ShardFinding("no-checksum", -1, "", f"{name}not in {shown(sums.url)}")
                 continue
             if number in self.unsound:
                 copy = self.copies.get(number)
                 with closing(copy.open() if copy else storage.open_read(url)) as stream:
                     sums.compare_all(url, stream)
             if message := sums.mismatches.get(url):
-                yield Trouble("checksum-differs", -1, "", f"{name}{message}")
+                yield ShardFinding("checksum-differs", -1, "", f"{name}{message}")
 
-    def _walk(self, number: int) -> Iterator[Trouble | MemberGroup]:
+    def _walk(self, number: int) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the member groups of shard *number*, and findings about it; first one about its compressed data.
 
         Data that can be decompressed are copied to a scratch file. With `skip_special`, there are no findings about
@@ -175,9 +176,9 @@ class InputsToCheck:
             if damage is not None:
                 yield damage
             for item in Walk(file, reading.strictness.lax, damage is None):
-                is_special = isinstance(item, Trouble) and item.code in SPECIAL_CODES.values()
-                if isinstance(item, Trouble) and (place := stream.part_place(item.byte)):
-                    item = item._replace(what=f"{item.what} ({place})" if item.what else place)
+                is_special = isinstance(item, ShardFinding) and item.code in SPECIAL_CODES.values()
+                if isinstance(item, ShardFinding) and (place := stream.part_place(item.byte)):
+                    item = item._replace(detail=f"{item.detail} ({place})" if item.detail else place)
                 if not (is_special and reading.strictness.skip_special):
                     yield item
 
@@ -197,28 +198,28 @@ def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[Stor
         except StorageError as error:
             if not storage.is_missing(error):
                 raise
-            inputs.missing[number] = missing_shard_trouble(error.message if error.url == url else str(error))
+            inputs.missing[number] = missing_shard_finding(error.message if error.url == url else str(error))
     storage.check_inputs([url for number, url in enumerate(urls) if number not in inputs.missing])
     for fault in faults:
         first = next(number for number, url in enumerate(urls) if url.startswith(fault.url))
-        inputs.incomplete[first] = Trouble("missing-part", -1, "", fault.message)
+        inputs.incomplete[first] = ShardFinding("missing-part", -1, "", fault.message)
     return inputs
 
 
-def separate_item(item: Trouble | MemberGroup) -> Trouble | MemberGroup | None:
+def separate_item(item: ShardFinding | MemberGroup) -> ShardFinding | MemberGroup | None:
     """Return *item* of a shard if it is handled alone, a finding or a group beside damage; None for a sound group.
 
     A key for `groupby`: sound groups beside each other are handled together.
     """
-    return item if isinstance(item, Trouble) or item.doubtful or item.lost else None
+    return item if isinstance(item, ShardFinding) or item.doubtful or item.lost else None
 
 
-def missing_shard_trouble(why: str) -> Trouble:
+def missing_shard_finding(why: str) -> ShardFinding:
     """Return the finding that a shard is missing; *why*: its description."""
-    return Trouble("missing-shard", -1, "", why)
+    return ShardFinding("missing-shard", -1, "", why)
 
 
-def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
+def copy_and_check(stream: ShardStream, file: io.FileIO) -> ShardFinding | None:
     """Copy *stream*, decompressed, to *file*; return the finding about damage of its compressed data, None if sound.
 
     The bytes before the damage are copied.
@@ -230,7 +231,7 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> Trouble | None:
         code = "cut-compressed" if isinstance(error, TruncatedError) else "bad-compressed"
         if error.message.startswith("the bytes after"):
             code = "garbage-after-compressed"
-        return Trouble(code, error.offset or 0, "", error.message)
+        return ShardFinding(code, error.offset or 0, "", error.message)
     return None
 
 
@@ -246,7 +247,7 @@ class CheckedShard:
     number: int
     summary: Summary
     is_sound: bool = True
-    missing: Trouble | None = None
+    missing: ShardFinding | None = None
 
 
 class Checking:
@@ -315,10 +316,10 @@ class Checking:
                 self.shards.add_table(number)
         for number in [*sorted(self.shards.unsound), *tables, *sorted(missing)]:
             if len(missing) == len(urls):
-                raise StorageError(missing[number].what, url=urls[number])
+                raise StorageError(missing[number].detail, url=urls[number])
             yield from self._read_again(number)
-        for number, trouble in self.shards.incomplete.items():
-            self.summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
+        for number, finding in self.shards.incomplete.items():
+            self.summary.note(finding.code, Place(number, finding.byte, "", finding.detail))
         for number in shards:
             if number not in self._sizes and number not in missing and number not in tables:
                 self.summary.note("no-samples", Place(number, 0, ""))
@@ -378,10 +379,10 @@ class Checking:
         try:
             for block in presort_blocks(self._check_batches(batches, shard)):
                 blocks.add(block)
-            for trouble in self.shards.compare_checksums(number) if shard.is_sound else ():
-                shard.summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
+            for finding in self.shards.compare_checksums(number) if shard.is_sound else ():
+                shard.summary.note(finding.code, Place(number, finding.byte, "", finding.detail))
         except NotFoundError as error:
-            shard.is_sound, shard.missing = False, missing_shard_trouble(error.message)
+            shard.is_sound, shard.missing = False, missing_shard_finding(error.message)
             self.account.shards_done += 1
         except TarFormatError:
             if is_cut:
@@ -391,10 +392,9 @@ class Checking:
         return shard
 
     def _check_batches(self, batches: Iterator[Batch], shard: CheckedShard) -> Iterator[list[bytes]]:
-        """Yield the key records of each of *batches*, for the sort; add the findings to *shard*.
+        """Yield the key records of each of *batches*, a list, for the sort; add the findings to *shard*.
 
-        For a batch whose places in the shard are not known nothing is
-        yielded, and *shard* is noted as not sound.
+        For a batch whose places in the shard are not known nothing is yielded, and *shard* is noted as not sound.
         """
         for batch in batches:
             rows = rows_of_batch(batch, shard.number)
@@ -459,10 +459,10 @@ class Checking:
             if isinstance(item, Rows):
                 yield from self._check_rows(item, summary)
             elif item.code:
-                summary.note(item.code, Place(number, item.byte, item.key, item.what))
+                summary.note(item.code, Place(number, item.byte, item.key, item.detail))
         if number in self.shards.unsound:
-            for trouble in self.shards.compare_checksums(number):
-                summary.note(trouble.code, Place(number, trouble.byte, "", trouble.what))
+            for finding in self.shards.compare_checksums(number):
+                summary.note(finding.code, Place(number, finding.byte, "", finding.detail))
             self._add(number, summary)
         else:
             self.summary.add(summary)

@@ -14,27 +14,27 @@ SEVERITIES = (ERROR, WARNING, NOTE)  # the exit status is 1 with errors and warn
 class Place(NamedTuple):
     """The place of a finding.
 
-    `shard`: number of the input. `byte`: offset in its tar stream, or a row number in a table. `key`: of the sample.
-    `what`: description, which may be empty.
+    `shard`: number of the input. `byte`: offset in its tar stream, or a row number in a table; -1 for none. `key`: of
+    the sample, "" if the finding is about the shard. `detail`: description, which may be empty.
     """
 
     shard: int
     byte: int
     key: str
-    what: str = ""
+    detail: str = ""
 
 
-class Trouble(NamedTuple):
-    """A finding about a shard or table, not about a sample.
+class ShardFinding(NamedTuple):
+    """A finding about a shard or table, or about a place in it that is no sample.
 
-    `code`: its kind, a key of CODES. `byte`: offset in the stream, -1 for none. `key`: of the sample before it. `what`:
-    description. `rows`: number of table rows that can't be read because of it.
+    `code`: its kind, a key of CODES; "" if it was reported before. `byte`: offset in the stream, -1 for none. `key`: of
+    the sample before it. `detail`: description. `rows`: number of table rows that can't be read because of it.
     """
 
     code: str
     byte: int
     key: str
-    what: str
+    detail: str
     rows: int = 0
 
 

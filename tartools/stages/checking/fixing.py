@@ -15,9 +15,9 @@ from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample, decode_name, field_name
 from tartools.shards.numbering import parse_numbering
 from tartools.shards.writing import Destination, SampleWriter, check_shard_name, shard_writer
-from tartools.stages.checking.across import Repeated, Words, describe_place, missing_words, names_of_fields
+from tartools.stages.checking.across import ExpectedFields, Repeated, describe_place, missing_fields, names_of_fields
 from tartools.stages.checking.checked import InputsToCheck
-from tartools.stages.checking.codes import Trouble, is_harmless
+from tartools.stages.checking.codes import ShardFinding, is_harmless
 from tartools.stages.checking.samples import Rows, check_samples, empty_summary, reasons_to_drop
 from tartools.stages.samplefiles import Location, SampleFiles
 from tartools.storage.names import has_number
@@ -106,7 +106,7 @@ def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSu
 class Fix:
     """Writes the samples of *shards* that can be saved to *sinks*, in order; reports all other samples to *account*.
 
-    `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `words`: fields that each
+    `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `expected`: fields that each
     sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
     twice.
     `ignored`: codes of findings that don't matter. `decode`: decode payloads. `files`: hold the parts of samples whose
@@ -116,7 +116,7 @@ class Fix:
     shards: InputsToCheck
     sinks: Sequence[Destination]
     pending: PendingSamples
-    words: Words
+    expected: ExpectedFields
     unique: bool
     ignored: Container[str]
     decode: bool
@@ -155,34 +155,34 @@ class Fix:
         self.account.bytes_out += writer.bytes_written
 
     def _write(self, number: int, writer: SampleWriter) -> None:
-        for rows_or_trouble in self.shards.read(number):
-            if not isinstance(rows_or_trouble, Rows):
-                self._omit(number, rows_or_trouble)
+        for item in self.shards.read(number):
+            if not isinstance(item, Rows):
+                self._omit(number, item)
                 continue
-            self.account.samples_in += len(rows_or_trouble.keys)
-            sound = self._is_sound(rows_or_trouble)
-            if sound and isinstance(rows_or_trouble.samples, Batch):
-                writer.write_batch(rows_or_trouble.samples, 0, len(rows_or_trouble.samples))
-                self.account.samples_out += len(rows_or_trouble.samples)
+            self.account.samples_in += len(item.keys)
+            sound = self._is_sound(item)
+            if sound and isinstance(item.samples, Batch):
+                writer.write_batch(item.samples, 0, len(item.samples))
+                self.account.samples_out += len(item.samples)
                 continue
-            for sample, byte in zip(rows_or_trouble.samples, rows_or_trouble.begins, strict=True):
+            for sample, byte in zip(item.samples, item.begins, strict=True):
                 if sound:
                     self._write_sample(sample, writer)
                 else:
-                    self._save_or_report(sample, (number, byte), rows_or_trouble, writer)
+                    self._save_or_report(sample, (number, byte), item, writer)
 
-    def _omit(self, number: int, trouble: Trouble) -> None:
-        """Report *trouble*, a finding about input *number*; count table rows that it makes unreadable as dropped."""
-        self.account.samples_in += trouble.rows
-        self.account.dropped += trouble.rows
-        where, description = shown(self.shards.urls[number]), printable(trouble.what)
-        if trouble.byte >= 0:
-            where = f"{where}: at byte {trouble.byte}"
-            if not trouble.code.endswith("-compressed"):
-                description = f"not written: {trouble.code}{f' ({description})' if description else ''}"
-        elif trouble.rows:
-            description = f"{several(trouble.rows, 'row')} not written: {description}"
-        if trouble.code != "archive-after-end":
+    def _omit(self, number: int, finding: ShardFinding) -> None:
+        """Report *finding*, about input *number*; count table rows that it makes unreadable as dropped."""
+        self.account.samples_in += finding.rows
+        self.account.dropped += finding.rows
+        where, description = shown(self.shards.urls[number]), printable(finding.detail)
+        if finding.byte >= 0:
+            where = f"{where}: at byte {finding.byte}"
+            if not finding.code.endswith("-compressed"):
+                description = f"not written: {finding.code}{f' ({description})' if description else ''}"
+        elif finding.rows:
+            description = f"{several(finding.rows, 'row')} not written: {description}"
+        if finding.code != "archive-after-end":
             self.account.omit(f"{where}: {description}")
 
     def _is_sound(self, rows: Rows) -> bool:
@@ -198,7 +198,7 @@ class Fix:
         )
 
     def _missing_fields(self, fields: Sequence[str]) -> list[str]:
-        return [] if "missing-field" in self.ignored else missing_words(fields, self.words)
+        return [] if "missing-field" in self.ignored else missing_fields(fields, self.expected)
 
     def _save_or_report(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
         """Write *sample* of *rows*, at *place* (input number, byte), to *writer* if it can be saved; else report it.
@@ -242,7 +242,7 @@ class Fix:
 
     def _reason_to_drop(self, sample: Sample, rows: Rows) -> str:
         """Return the reason why *sample* of *rows* can't be saved; "" if it can."""
-        if rows.doubtful and not self.words:
+        if rows.doubtful and not self.expected:
             return "it lies next to damage, and no fields are known that it should have (--expect)"
         if rows.lost:
             return f"{rows.lost[0]!r} is cut"

@@ -11,7 +11,7 @@ from tartools.errors import StorageError, TarFormatError, shown
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample, decode_name
-from tartools.stages.checking.codes import Trouble
+from tartools.stages.checking.codes import ShardFinding
 from tartools.stages.checking.samples import Rows, rows_of_batch, rows_of_samples
 from tartools.storage import is_missing
 from tartools.storage.checks import probe
@@ -68,7 +68,7 @@ class TableRows:
         index = row - self._firsts[piece]
         return self._catalog.urls[numbers[index]], int(begins[index])
 
-    def read(self) -> Iterator[Trouble | Rows]:
+    def read(self) -> Iterator[ShardFinding | Rows]:
         """Yield the samples that the table lists, and findings about rows and shards, in order.
 
         A finding about a whole shard that was reported before has the code "". Raises: StorageError if the table can't
@@ -83,7 +83,7 @@ class TableRows:
                     yield from self._read(rows, first)
                     first += len(rows)
         except TarFormatError as error:
-            yield Trouble("table-damaged", -1, "", error.message)
+            yield ShardFinding("table-damaged", -1, "", error.message)
         finally:
             self._close()
 
@@ -92,7 +92,7 @@ class TableRows:
             self._reader.close()
             self._reader = None
 
-    def _read(self, rows: Any, first: int) -> Iterator[Trouble | Rows]:
+    def _read(self, rows: Any, first: int) -> Iterator[ShardFinding | Rows]:
         """Yield the samples and findings of *rows*, a record batch whose first row has the number *first*."""
         import numpy as np
 
@@ -100,7 +100,7 @@ class TableRows:
             piece = self._catalog.extents(rows, first)
         except StorageError as error:
             if len(rows) == 1:
-                yield Trouble("table-row", -1, "", error.message, 1)
+                yield ShardFinding("table-row", -1, "", error.message, 1)
                 return
             middle = len(rows) // 2  # each half alone, down to the row
             yield from self._read(rows.slice(0, middle), first)
@@ -117,20 +117,22 @@ class TableRows:
                     if code := self._shard_code(number):
                         rows_of_shard = (set_extents.numbers == number) & ~is_unreadable
                         is_unreadable |= rows_of_shard
-                        yield self._trouble_of_shard(number, code, int(rows_of_shard.sum()))
+                        yield self._finding_of_shard(number, code, int(rows_of_shard.sum()))
             max_rows = REMOTE_ROWS_IN_READ if any(self._catalog.is_remote) else ROWS_IN_READ
             for begin, end in runs_of_equal(is_unreadable):
                 if not is_unreadable[begin]:
                     for low in range(begin, end, max_rows):
                         yield from self._samples(part.part(low, min(low + max_rows, end)))
 
-    def _trouble_of_shard(self, number: int, code: str, samples: int) -> Trouble:
+    def _finding_of_shard(self, number: int, code: str, samples: int) -> ShardFinding:
         """Return the finding *code* about shard *number*, which concerns *samples*; without code if it was reported."""
         is_repeated = number in self._reported
         self._reported.add(number)
-        return Trouble("" if is_repeated else code, -1, "", f"{code}: {shown(self._catalog.urls[number])}", samples)
+        return ShardFinding(
+            "" if is_repeated else code, -1, "", f"{code}: {shown(self._catalog.urls[number])}", samples
+        )
 
-    def _samples(self, piece: Extents) -> Iterator[Trouble | Rows]:
+    def _samples(self, piece: Extents) -> Iterator[ShardFinding | Rows]:
         """Yield the samples and findings of the rows *piece*, whose shards exist in the versions that the table lists.
 
         In the first set of shards they are of one shard. Where a row and a shard differ, each half is read alone, down
@@ -147,7 +149,7 @@ class TableRows:
                 description = error.message
                 if error.url != self._catalog.urls[piece.place(0)[0]]:  # a shard of a further set
                     description = f"{shown(error.url)}, byte {error.offset}: {description}"
-                yield Trouble("table-row", -1, decode_name(piece.keys[0]) if piece.keys else "", description, 1)
+                yield ShardFinding("table-row", -1, decode_name(piece.keys[0]) if piece.keys else "", description, 1)
                 return
             middle = len(piece) // 2
             yield from self._samples(piece.part(0, middle))

@@ -48,8 +48,8 @@ class Rows(NamedTuple):
     """Adjacent samples of one input, with their places, for the check.
 
     `shard`: number of the input. `keys`, `begins`: of each sample: key, and byte of the tar stream or table row.
-    `combinations`: the samples grouped by their fields. `stored`: bytes that they take in the archive. `samples`:
-    themselves.
+        `combinations`: the samples grouped by their fields. `stored`: bytes that they take in the archive. `samples`:
+        the samples, in the same order.
     `doubtful`: True if they lie next to damage. `lost`: names of their members that are truncated.
     """
 
@@ -75,7 +75,7 @@ def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | No
 
 
 def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
-    """Return `Rows` of *samples* of input number *shard*; *begins*: the byte at which each begins."""
+    """Return `Rows` of *samples* of input number *shard*; *begins*: byte, or table row, of each."""
     keys, stored = [sample.raw_key for sample in samples], sum(sample.size for sample in samples)
     return Rows(shard, keys, begins, group_samples(samples), stored, samples)
 
@@ -86,10 +86,10 @@ def empty_summary() -> Summary:
 
 
 def check_samples(rows: Rows, summary: Summary, decode: bool) -> list[bytes]:
-    """Add findings about the samples *rows* to *summary*; return a key record (`across`) of each that has fields.
+    """Add findings about the samples *rows* to *summary*; return a key record of each that has fields.
 
-    Checks keys, names of fields and first bytes of payloads; with *decode*, payloads are decoded. Raises: StorageError
-    if a payload can't be read.
+    A key record is bytes that sort by key and place: see `key_records`. Checks keys, names of fields and first bytes of
+    payloads; with *decode*, payloads are decoded. Raises: StorageError if a payload can't be read.
     """
     records: list[bytes] = []
     if not any(same.fields for same in rows.combinations):  # all members are cut
@@ -115,8 +115,8 @@ def check_group(
 ) -> Sequence[bytes]:
     """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
-    `begins`: the place of each sample of *group*. With *decode*, payloads are decoded; else first bytes are checked.
-    Members without a field get findings, but no records.
+    `begins`: for each sample of *group* its byte or table row. With *decode*, payloads are decoded; else first bytes
+    are checked. Members without a field get findings, but no records.
     """
     count = len(group.keys)
 
@@ -222,7 +222,8 @@ def find_suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
 def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
     """Return a summary of the payload *sizes* of *field*, with the places of the smallest and largest of them.
 
-    Only those that are more extreme than the 20 in *summary* are listed. `place(number, detail)`: their places.
+    Only those that are more extreme than the 20 in *summary* (MAX_EXTREMES) are listed. `place(number, detail)`:
+    returns the place of payload *number*.
     """
     # a place is made only for sizes more extreme than the 20 listed so far: for most batches there is none
     distribution = Distribution.of(sizes)
@@ -245,7 +246,7 @@ def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
     """
     summary = empty_summary()
     check_samples(rows_of_samples([sample], 0, [0]), summary, decode)
-    return [(code, tally.first[0].what) for code, tally in summary.findings.items() if not is_harmless(code)]
+    return [(code, tally.first[0].detail) for code, tally in summary.findings.items() if not is_harmless(code)]
 
 
 # ---- findings about a single member: its key and field, as readers split them, and its first bytes and suffix ----
@@ -255,7 +256,7 @@ def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
 _UNSAFE_PATH = re.compile(rb"(?m)^/|(?:^|/)\.\.(?:/|$)|[\x00-\x09\x0b-\x1f\x7f]|(?:^|/)\.[^/.]|^__")
 _ORDINARY_NAME_BYTES = b"\n-,0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROL_BYTE = re.compile(rb"[\x00-\x1f\x7f]")
-_MAGICS_BY_SUFFIX = {
+_KEY_PATTERNS_BY_CODE = {
     "unsafe-path": re.compile(rb"/|(?:.*/)?\.\.(?:/|$)", re.DOTALL),
     "hidden-file": re.compile(rb"(?:.*/)?\.[^/.][^/]*$", re.DOTALL),
     "reserved-name": re.compile(rb"__[^/]*__(?:$|/)"),  # what webdataset skips
@@ -278,7 +279,7 @@ def may_have_findings(keys: Sequence[bytes]) -> bool:
 
 def codes_of_key(key: bytes) -> list[str]:
     """Return the codes of findings about the name *key*: unsafe, hidden, reserved, control characters, no UTF-8."""
-    codes = [code for code, pattern in _MAGICS_BY_SUFFIX.items() if pattern.match(key)]
+    codes = [code for code, pattern in _KEY_PATTERNS_BY_CODE.items() if pattern.match(key)]
     if _CONTROL_BYTE.search(key):
         codes.append("control-character")
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tartools.errors import TarFormatError, several
 from tartools.samples.sample import decode_name
-from tartools.stages.checking.codes import SPECIAL_CODES, Trouble
+from tartools.stages.checking.codes import SPECIAL_CODES, ShardFinding
 from tartools.tar import BLOCK, Member, encode_header, padded_size, split_path
 from tartools.tar.foreign import is_cut_header, not_tar_message
 from tartools.tar.fullheader import EXTENDED_TYPES, BadChecksumError, FullHeader, GlobalHeader, IncompleteHeader
@@ -78,8 +78,8 @@ class Walk:
         """Return *count* bytes of the file from byte *position* on, fewer at its end."""
         return os.pread(self.file.fileno(), count, position)
 
-    def __iter__(self) -> Iterator[Trouble | MemberGroup]:
-        """Yield groups of members, and a `Trouble` for each damage, in order. May be called once."""
+    def __iter__(self) -> Iterator[ShardFinding | MemberGroup]:
+        """Yield groups of members, and a `ShardFinding` for each damage, in order. May be called once."""
         while self.position < self.size:
             block = self.read(BLOCK, self.position)
             if not block.strip(b"\0") and (len(block) == BLOCK or self.after_end):
@@ -99,7 +99,7 @@ class Walk:
                 self.position += header.end
             elif isinstance(header, IncompleteHeader):
                 if self.position == 0 and self.size < BLOCK and self.complete and not is_cut_header(block):
-                    yield self.make_trouble("not-tar", not_tar_message(block))
+                    yield self.make_finding("not-tar", not_tar_message(block))
                     return
                 yield from self.end_truncated(header.unit)
                 return
@@ -107,27 +107,27 @@ class Walk:
                 yield from self.add_member(header)
         yield from self.end_file()
 
-    def end_file(self) -> Iterator[Trouble | MemberGroup]:
+    def end_file(self) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the findings about the end of the file, then the open group: doubtful if the end is missing."""
         if not self.after_end and self.position <= self.size:
             if self.size == 0 and self.complete:
-                yield self.make_trouble("empty-shard", "")
+                yield self.make_finding("empty-shard", "")
             elif self.complete and not self.lax and not self.after_damage:
-                yield self.make_trouble("no-end", "")
+                yield self.make_finding("no-end", "")
             if self.group is not None and not self.lax:
                 self.group.doubtful = True
         yield from self.close_group()
 
-    def add_member(self, header: FullHeader) -> Iterator[Trouble | MemberGroup]:
+    def add_member(self, header: FullHeader) -> Iterator[ShardFinding | MemberGroup]:
         """Add the member of *header* to its group; yield the group that it ends, and findings about the member."""
         start = self.position
         if self.after_end:
-            yield self.make_trouble("archive-after-end", "")
+            yield self.make_finding("archive-after-end", "")
         self.after_end, self.governing = False, header.governing
         special = header.special
         if special is not None:
             if not special.silent:
-                yield self.make_trouble(SPECIAL_CODES[special.kind], f"{special.name}: {special.kind}")
+                yield self.make_finding(SPECIAL_CODES[special.kind], f"{special.name}: {special.kind}")
             if start + header.end > self.size:
                 yield from self.end_truncated(special.name)
             self.position = min(start + header.end, self.size)
@@ -141,7 +141,7 @@ class Walk:
         head = header.head
         block = (head or self.read(BLOCK, data - BLOCK))[-BLOCK:]
         if has_foreign_prefix(block) and header.path == regular_name(block):
-            yield self.make_trouble("foreign-prefix", header.name)
+            yield self.make_finding("foreign-prefix", header.name)
             member = Member(header.path, self.file, start, data, header.size, head)
             head = encode_header(header.path, header.size, member)
         if data + header.size > self.size:
@@ -158,21 +158,21 @@ class Walk:
         self.group.members.append(Member(header.path, self.file, start, data, header.size, head))
         self.position = start + header.end
 
-    def end_truncated(self, part: str) -> Iterator[Trouble | MemberGroup]:
+    def end_truncated(self, part: str) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the finding that the file ends inside *part*, in words, then the open group; end the walk.
 
         Behind an end of archive, the finding is that bytes were passed over; there is none if not `complete`.
         """
         if self.after_end:
-            yield self.make_trouble("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
+            yield self.make_finding("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
         elif self.complete:
-            yield self.make_trouble("cut-shard", f"inside {part}")
+            yield self.make_finding("cut-shard", f"inside {part}")
         if self.group is not None:
             self.group.doubtful = True
         yield from self.close_group()
         self.after_damage, self.after_end, self.position = True, True, self.size
 
-    def skip_damage(self, error: TarFormatError) -> Iterator[Trouble | MemberGroup]:
+    def skip_damage(self, error: TarFormatError) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the finding for *error*, of the header at `position`, and move to the next header, or to the end.
 
         The open group becomes doubtful.
@@ -187,7 +187,7 @@ class Walk:
             code = "bad-size" if error.message.startswith("the size in the header") else "bad-extended"
         skipped_bytes = (self.size if next_offset is None else next_offset) - self.position
         detail = not_tar_message(block) if code == "not-tar" else several(skipped_bytes, "byte") + " passed over"
-        yield self.make_trouble(code, detail)
+        yield self.make_finding(code, detail)
         if self.group is not None:
             self.group.doubtful = True
         if self.after_end:
@@ -258,7 +258,7 @@ class Walk:
             yield self.group
             self.group = None
 
-    def make_trouble(self, code: str, detail: str) -> Trouble:
+    def make_finding(self, code: str, detail: str) -> ShardFinding:
         """Return a finding with *code* and description *detail* at `position`, with the key of the last group."""
         key = self.group.key if self.group is not None else self.last_key
-        return Trouble(code, self.position, decode_name(key), detail)
+        return ShardFinding(code, self.position, decode_name(key), detail)

@@ -40,7 +40,7 @@ PICTURE_DTYPE = [("hash", "<u8"), ("colours", "u1", (COLOUR_BYTES,)), ("width", 
 
 
 class PictureHashes(NamedTuple):
-    """Pictures as columns: numpy arrays with one item a picture.
+    """Pictures as columns: numpy arrays with one item a picture. A picture is named by its number, its index in these.
 
     `hashes`: difference hashes, uint64. `colours`: mean colours, rows of 48 uint8. `shapes`: log(width / height),
     float32.
@@ -51,7 +51,10 @@ class PictureHashes(NamedTuple):
     shapes: Any
 
     def sums(self, numbers: Any) -> Any:
-        """Return the sum of the 48 colour values of each picture in *numbers*; near pictures have similar sums."""
+        """Return the sum of the 48 colour values of each picture in *numbers*: arrays of int64.
+
+        Near pictures have similar sums.
+        """
         return self.colours[numbers].sum(axis=1, dtype=np.int64)
 
     def are_similar(self, firsts: Any, seconds: Any) -> Any:
@@ -162,9 +165,10 @@ def find_first_equal(pictures: PictureHashes) -> Any:
 def drop_near(pictures: PictureHashes, numbers: Any, distance: int, near_kept: Any) -> Any:
     """Drop the pictures among *numbers* that are near an earlier kept one; return an array of the kept numbers.
 
-    *numbers* are in order of preference. Sets `near_kept[number]` of each dropped picture to the number of the first
-    kept one that is near. *distance*: bits in which hashes of near pictures may differ. Compares all pairs of up to
-    2,000 pictures; more are taken in 8 parts, one after the other.
+    *numbers*: array of picture numbers, in order of preference. *near_kept*: array with an item for each picture, -1
+    for these; it gets the number of the first kept picture that is near, for each dropped one. *distance*: bits in
+    which hashes of near pictures may differ. Compares all pairs of up to 2,000 pictures (MAX_LEAF_PICTURES); more are
+    taken in 8 parts, one after the other.
     """
     if len(numbers) <= MAX_LEAF_PICTURES:
         for preferred, second in compare_all_pairs(pictures, numbers, distance):
@@ -183,7 +187,8 @@ def drop_near(pictures: PictureHashes, numbers: Any, distance: int, near_kept: A
 def compare_all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield (first, second) for each two of *numbers* whose pictures are near: hashes, colours and shapes.
 
-    *distance*: bits in which their hashes may differ. Order: that of *numbers*, by the first of the pair.
+    *numbers*: array of picture numbers. *distance*: bits in which their hashes may differ. Order: that of *numbers*, by
+    the first of the pair.
     """
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), PICTURES_IN_BLOCK):
@@ -196,7 +201,8 @@ def compare_all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> I
 def find_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
     """Return an array: for each picture of *numbers* the least of *kept_numbers* that is near, not the closest; or -1.
 
-    *kept_numbers* ascend. *distance*: bits in which hashes may differ.
+    *numbers*, *kept_numbers*: arrays of picture numbers; the kept ones ascend. *distance*: bits in which hashes may
+    differ.
     """
     first_indexes = np.full(len(numbers), len(pictures.hashes))
     if len(numbers) and len(kept_numbers):
@@ -213,8 +219,8 @@ def candidate_pairs(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield arrays of pairs of *pictures* that may be near: (indexes in *numbers*, items of *kept_numbers*).
 
-    Up to a million pairs at once. All pairs whose hashes differ in at most *distance* bits are among them, but for
-    those whose colours can't be near.
+    *numbers*, *kept_numbers*: arrays of picture numbers. Up to a million pairs at once (MAX_PAIRS_COMPARED). All pairs
+    whose hashes differ in at most *distance* bits are among them, but for those whose colours can't be near.
     """
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(HASH_BANDS):
@@ -261,9 +267,9 @@ def band_radius(distance: int, band: int) -> int:
 
 
 def bits_of_band(hashes: Any, band: int) -> Any:
-    """Return the 16 bits of each of *hashes* in *band*, as int64: every fourth bit, from bit *band* on.
+    """Return the 16 bits of each of *hashes* in *band*, an array of int64: every fourth bit, from bit *band* on.
 
-    So each band has bits of all parts of a picture: neighbouring bits are often alike.
+    *hashes*: array of uint64. So each band has bits of all parts of a picture: neighbouring bits are often alike.
     """
     every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
     return np.packbits(every[:, band::HASH_BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)

@@ -310,7 +310,7 @@ class JoinedRows:
         return joined
 
     def _narrow_rows(self, rows: Any) -> Any:
-        """Return *rows* of B with the extents of the chosen members alone, which must be adjacent in the shard.
+        """Return *rows* of B, a record batch, with the extents of the chosen members alone, which must be adjacent.
 
         Raises: SampleError if they are not, or if a row does not tell where all its members are.
         """
@@ -322,9 +322,10 @@ class JoinedRows:
         return pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
     def _narrow_set(self, rows: Any, columns: dict[str, Any], number: int) -> None:
-        """Narrow *columns*, the columns of set *number* in *rows* of B, to the chosen members, in place.
+        """Narrow *columns* to the chosen members, in place: the columns of set *number* in *rows*, a record batch of B.
 
-        Raises: SampleError if these are not adjacent, or if a row does not tell where all its members are.
+        *columns*: name -> Arrow array. Raises: SampleError if the chosen members are not adjacent, or if a row does not
+        tell where all its members are.
         """
         import numpy as np
 
@@ -368,7 +369,7 @@ class JoinedRows:
         )
 
     def _check_fields(self, rows: Any) -> None:
-        """Raise SampleError if a sample of *rows* has one field in A and in B."""
+        """Raise SampleError if a sample of *rows*, a joined record batch, has one field in A and in B."""
         import numpy as np
 
         counts = {name: np.zeros(len(rows), np.int32) for name in self._shared}

@@ -47,7 +47,10 @@ class RowOptions(NamedTuple):
 
 
 class PartnerFinder:
-    """Finds samples of the second input by keys of the first, in the index *partners*; *second* makes their members."""
+    """Finds samples of the second input by keys of the first, in the index *partners*, and counts those without one.
+
+    *second*: the second input, which makes members of the values that `find` returns.
+    """
 
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
         self.second = second
