@@ -135,7 +135,7 @@ def make_value_labeller(column: Column, check: Callable[[str], None]) -> Callabl
 def make_group_labeller(parts: Sequence[shares.Part], group: Column | None) -> Callable[[Batch], list[str]]:
     """Return a function from a batch to the names of the samples' parts, chosen by the hash of the value of *group*.
 
-    The function raises SampleError for a sample without a value.
+    *group* must not be None. The function raises SampleError for a sample without a value.
     """
     assert group is not None
     of_values = make_key_labeller(parts)

@@ -169,7 +169,10 @@ def unified_schema(table_schema: Any) -> Any:
 
 
 def plain_type(kind: Any) -> Any:
-    """Return the plain Arrow type for *kind*: int64 for dictionary<int64>, string for large_string."""
+    """Return the Arrow type *kind* in its plain form: int64 for dictionary<int64>, string for large_string.
+
+    The types inside of lists and structs are plain, too; any other type is returned as it is.
+    """
     pa = schema.import_arrow()
     is_a = pa.types
     if is_a.is_dictionary(kind):

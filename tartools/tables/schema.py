@@ -381,7 +381,7 @@ def column_of(values: Sequence[Any], type_: Any) -> Any:
 
 
 def _convert_value(value: Any, type_: Any) -> Any:
-    """Return *value*, converted so that pyarrow accepts it for *type_*."""
+    """Return *value*, from JSON, converted so that pyarrow accepts it for the Arrow type *type_*."""
     types = import_arrow().types
     if value is None:
         return None

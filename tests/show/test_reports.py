@@ -370,7 +370,7 @@ def test_tarshow_lists_samples_without_a_field_that_most_have(run: Run) -> None:
         lambda member: describe_picture(member, b"", True),
         lambda member: sounds.describe_sound(member, b"", True),
         lambda member: [*decode_payload("jpg", member), *decode_payload("wav", member)],
-        lambda member: tile.field(member, False, 64),
+        lambda member: tile.make_page_field(member, False, 64),
     ],
     ids=["facts", "hash", "text", "sound", "broken", "page"],
 )

@@ -138,9 +138,10 @@ class ChosenRows:
 
 
 def write_chosen(choice: ChosenSamples, inputs: RowInputs, path: str, tmpdir: str | None, rows: int) -> None:
-    """Write the rows of *choice*, in its order, as the table *path*. *rows*: the number of all samples.
+    """Write the rows of *choice*, in its order, as the table *path*, which may exist.
 
-    It names local shards by absolute paths, since nobody knows where the browser puts it. Raises: TarToolsError.
+    *rows*: the number of all samples. *tmpdir*: folder of scratch files. The table names local shards by absolute
+    paths, since nobody knows where the browser puts it. Raises: TarToolsError.
     """
     catalog = inputs.catalog.for_table("")
     catalog.urls = [Url(shardrows.canonical_shard(url)) for url in catalog.urls]  # of this copy alone

@@ -187,7 +187,10 @@ class SampleSource:
             raise
 
     def sample(self, position: int) -> Sample:
-        """Return the sample at *position*, with all its members. Raises: TarToolsError; ChangedError."""
+        """Return the sample at *position*, with all its members, in memory.
+
+        Raises: ChangedError if its shard has another version than the index; TarToolsError if it can't be read.
+        """
         pa = schema.import_arrow()
         layout = self._index.layout
         index_columns: dict[str, str] = {}  # unified column -> column of the index

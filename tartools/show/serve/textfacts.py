@@ -22,9 +22,10 @@ CLASS_SUFFIXES = NUMBER_SUFFIXES | {"label", "labels"}  # of short texts, which 
 
 
 class TextFacts(TableFacts):
-    """The facts of `TableFacts`, and the texts of all fields that hold some: up to 16 KiB of each.
+    """The facts of `TableFacts`, and the texts of all fields that hold some.
 
-    A field of JSON has its text, and its values in columns such as `json:width`, unless they are lists or objects.
+    Of each text up to 16 KiB (MAX_VALUE_TEXT_BYTES). A field of JSON has its text, and its values in columns such as
+    `json:width`, unless they are lists or objects.
     """
 
     __slots__ = ()
@@ -63,9 +64,9 @@ def text_field(name: str) -> TextField | None:
 
 
 def text_facts(sample: Sample, json_names: dict[str, dict[str, Fact]]) -> Iterator[tuple[Fact, object]]:
-    """Yield ((name, type), value) for each text of *sample*.
+    """Yield ((name, type), value) for each text of *sample*, and for values inside its JSON.
 
-    *json_names*: by column, the names in JSON that have columns so far, each with its fact.
+    *json_names*: by field, the names in JSON that have columns so far, each with its fact; new ones are added.
     """
     members = sample.members
     fields = [field_name(member) for member in members]

@@ -81,7 +81,11 @@ def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]
 
 
 def empty_summary() -> Summary:
-    """Return a summary without samples, with the limits of a check: up to 1,000 places of each finding."""
+    """Return a summary without samples, with the limits of a check.
+
+    Up to 1,000 places of each finding are kept (MAX_FINDING_PLACES), and as many samples of each combination of fields,
+    but 20 of one once there are over 50 (MAX_USUAL_COMBINATIONS).
+    """
     return Summary(MAX_FINDING_PLACES, MAX_USUAL_COMBINATIONS)
 
 

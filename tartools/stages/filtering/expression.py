@@ -148,7 +148,7 @@ class Expression:
         return is_true
 
     def _dot_advice(self, name: str) -> str:
-        """Return advice if a dot and a word that is no method follow *name*, as in meta.width; "" if not."""
+        """Return advice if *name* stands before a dot and a word that is no method, as in meta.width; "" if not."""
         methods = [method for names in ALLOWED_METHODS.values() for method in names]
         for part in ast.walk(self._node):
             if isinstance(part, ast.Attribute) and ast.unparse(part.value) == name and part.attr not in methods:
