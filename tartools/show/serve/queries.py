@@ -158,7 +158,7 @@ class Queries:
 def parse_request(question: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a query that *question* has, without empty ones: words, where, language, facets, sort.
 
-    The language of *where* is "sql" or "expression"; it is left out without *where*. Raises: QuestionError for wrong
+    The language of `where` is "sql" or "expression"; it is left out without `where`. Raises: QuestionError for wrong
     types.
     """
     types = {"words": str, "where": str, "language": str, "facets": list, "sort": list}

@@ -404,7 +404,10 @@ class Checking:
                 yield self._check_rows(rows, shard.summary)
 
     def _check_rows(self, rows: Rows, summary: Summary) -> list[bytes]:
-        """Add findings about *rows* to *summary*; return their key records. Raises: StorageError."""
+        """Add findings about *rows* to *summary*; return their key records.
+
+        Raises: StorageError if a payload can't be read.
+        """
         records = check_samples(rows, summary, self.decode)
         if self.reader is not None:
             from tartools.stages.checking.readers import check_as_reader
