@@ -168,7 +168,7 @@ def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     """
     try:
         status = work()
-        return process.SIGNAL_STATUS_BASE + process.came[0] if process.came else status
+        return process.SIGNAL_STATUS_BASE + process.received_signals[0] if process.received_signals else status
     except BrokenPipeError:
         return process.SIGNAL_STATUS_BASE + signal.SIGPIPE
     except (KeyboardInterrupt, process.Interrupted) as error:

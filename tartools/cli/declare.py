@@ -24,8 +24,8 @@ class Option:
     """The declaration of an option or argument: `Option("-c --count N", "Stop after N samples.", minimum=0)`.
 
     Attributes:
-      names: the words of *spelled* that begin with a hyphen; () for an argument.
-      metavar: the other words of *spelled*: the placeholder of the value.
+      names: the words of *spelling* that begin with a hyphen; () for an argument.
+      metavar: the other words of *spelling*: the placeholder of the value.
       help: its sentence in the help.
       minimum: least value of a number, or None.
       parser: makes the value from the text, and raises ValueError with the reason if it can't; None: the type says how.
@@ -37,7 +37,7 @@ class Option:
 
     def __init__(
         self,
-        spelled: str,
+        spelling: str,
         help: str,
         *,
         minimum: float | None = None,
@@ -46,7 +46,7 @@ class Option:
         default: str = "",
         aliases: str = "",
     ) -> None:
-        words = spelled.split()
+        words = spelling.split()
         self.names = tuple(word for word in words if word.startswith("-"))
         self.metavar = " ".join(words[len(self.names) :])
         self.help = help
@@ -55,7 +55,7 @@ class Option:
         self.envvar = envvar
         self.default = default
         self.aliases = aliases.split()
-        self.behind = spelled.startswith("[--")
+        self.behind = spelling.startswith("[--")
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -107,7 +107,7 @@ class Declared:
         return self.option.names
 
     @property
-    def flag(self) -> bool:
+    def is_flag(self) -> bool:
         """True if it takes no value: its type is bool."""
         return self.type is bool
 
@@ -144,7 +144,7 @@ class Declared:
     @property
     def metavar(self) -> str:
         """The placeholder of its value in the help; "" for a flag."""
-        return "" if self.flag else self.option.metavar or "|".join(self.choices) or self.name.upper()
+        return "" if self.is_flag else self.option.metavar or "|".join(self.choices) or self.name.upper()
 
     @property
     def help(self) -> str:
@@ -157,7 +157,7 @@ class Declared:
             yield f"At least {self.option.minimum:g}."
         if self.option.default:
             yield f"Default: {self.option.default}."
-        elif not self.flag and self.default not in (None, "", REQUIRED):
+        elif not self.is_flag and self.default not in (None, "", REQUIRED):
             yield f"Default: {self.default}."
         if self.option.envvar:
             yield f"Environment: {self.option.envvar}."

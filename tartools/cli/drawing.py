@@ -116,7 +116,7 @@ class Painter:
 class Bar:
     """The text of the line of progress: a *title*, counts, and, if the total is known, a bar and the time left.
 
-    *ends*: True if the total is known. *are_jobs*: the time left is that given to `text`, not one computed from the
+    *ends*: True if the total is known. *are_jobs*: show the time left that `text` gets, and do not compute one from the
     speed of the last seconds, which says little if several jobs end at once.
     """
 

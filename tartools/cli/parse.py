@@ -62,7 +62,7 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     if about := next((option.name for option in options if option.name in ("usage", "help", "version")), ""):
         return {about: True}  # even if a required option is missing
     for option, text in occurrences:
-        value = True if option.flag else _parse_value(option, text)
+        value = True if option.is_flag else _parse_value(option, text)
         if option.repeats:
             values.setdefault(option.name, []).append(value)
         else:
@@ -109,16 +109,16 @@ def _split_arguments(
         elif word[:2] == "--":
             name, equals, text = word.partition("=")
             option = _find_option(options_by_name, name)
-            if option.flag and equals:
+            if option.is_flag and equals:
                 raise ValueError(f"Option {_name_for_message(option, name)!r} does not take a value.")
-            occurrences.append((option, text if option.flag or equals else _take_value(option, name, remaining)))
+            occurrences.append((option, text if option.is_flag or equals else _take_value(option, name, remaining)))
         else:
             for at, letter in enumerate(word[1:], 2):
                 option = _find_option(options_by_name, f"-{letter}", word)
                 occurrences.append(
-                    (option, "" if option.flag else word[at:] or _take_value(option, f"-{letter}", remaining))
+                    (option, "" if option.is_flag else word[at:] or _take_value(option, f"-{letter}", remaining))
                 )
-                if not option.flag:
+                if not option.is_flag:
                     break
     return occurrences, words + remaining[::-1]
 
@@ -140,14 +140,14 @@ def _find_option(options_by_name: Mapping[str, Declared], name: str, word: str =
     raise UnknownOptionError(what, word)
 
 
-def _spelling(one: Declared) -> str:
-    """Return the names of the option *one*, separated by blanks, as help shows them.
+def _spelling(option: Declared) -> str:
+    """Return the names of *option*, separated by blanks, as help shows them.
 
     >>> from tartools.commands import load
     >>> _spelling(next(one for one in load("tarcat").parameters.values() if "--count" in one.names))
     '-c --count'
     """
-    return " ".join(one.names)
+    return " ".join(option.names)
 
 
 def _take_value(option: Declared, name: str, remaining: list[str]) -> str:

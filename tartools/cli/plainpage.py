@@ -69,11 +69,11 @@ class PlainText:
             return
         macro, _, words = line.partition(" ")
         if self._rows is not None and macro != ".TE":
-            self._rows += [unescaped(line).split("\t")] if "\t" in line else []
+            self._rows += [unescape_roff(line).split("\t")] if "\t" in line else []
         elif line.startswith("."):
             self._apply(macro.removeprefix("."), words)
         else:
-            self._add_text(unescaped(line))
+            self._add_text(unescape_roff(line))
 
     def end_paragraph(self) -> None:
         """Fill the words of the paragraph into lines."""
@@ -92,7 +92,7 @@ class PlainText:
         self.end_paragraph()
         if macro in ("SH", "SS"):
             self._indent = BODY_INDENT
-            self.lines += ["", " " * (2 * (macro == "SS")) + unescaped(words).strip('"')]
+            self.lines += ["", " " * (2 * (macro == "SS")) + unescape_roff(words).strip('"')]
         elif macro in ("PP", "TP"):
             self._indent, self._is_term = BODY_INDENT, macro == "TP"
             self.lines.append("")
@@ -139,15 +139,15 @@ class PlainText:
 
 def arguments_of(words: str) -> list[str]:
     """Return the arguments of a macro: words, or words in double quotes."""
-    lexer = shlex.shlex(unescaped(words), posix=True, punctuation_chars=False)
+    lexer = shlex.shlex(unescape_roff(words), posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape, lexer.quotes = True, "", "", '"'
     return list(lexer)
 
 
-def unescaped(text: str) -> str:
+def unescape_roff(text: str) -> str:
     r"""Return *text* without the escapes of roff.
 
-    >>> print(unescaped(r"\fB\-\-lax\fR \(aqa\e\(aq \&.5"))
+    >>> print(unescape_roff(r"\fB\-\-lax\fR \(aqa\e\(aq \&.5"))
     --lax 'a\' .5
     """
 

@@ -15,7 +15,8 @@ SIGNAL_STATUS_BASE = 128  # a status of 128 + N stands for signal N
 SIGNAL_POLL_SECONDS = 1.0  # seconds
 HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-came: list[int] = []  # signals; Python swallows an exception in a finalizer, and the run then continues to its end
+# for `exit_status`: Python swallows an exception in a finalizer, and the run then continues to its end
+received_signals: list[int] = []
 
 
 class Interrupted(BaseException):
@@ -114,7 +115,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         frame = frame.f_back
     for ending_signal in HANDLED_SIGNALS:
         signal.signal(ending_signal, signal.SIG_IGN)  # so that nothing interrupts the cleaning up
-    came.append(number)
+    received_signals.append(number)
     raise Interrupted(number)
 
 

@@ -64,19 +64,19 @@ def _is_read_at_once(file_status: os.stat_result) -> bool:
 
 
 @contextmanager
-def progress(name: str, account: Account, shown: bool) -> Iterator[None]:
-    """Draw the counts of *account* while the block runs, after the first second, if *shown*.
+def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
+    """Draw the counts of *account* while the block runs, after the first second, if *visible*.
 
     *name*: the command. A timer signal triggers the drawing, between two steps of the main thread: a second thread
     would take time from the rest, and make forking unsafe. A process has only one timer of this kind: if its parent has
     set it, to end the process, nothing is drawn.
     """
-    shown = shown and not has_alarm()
-    if shown:
+    visible = visible and not has_alarm()
+    if visible:
         import threading
 
-        shown = threading.current_thread() is threading.main_thread()
-    if not shown:
+        visible = threading.current_thread() is threading.main_thread()
+    if not visible:
         yield
         return
     begin = time.monotonic()

@@ -76,12 +76,12 @@ def _parameter(option: Declared, is_short: bool) -> inspect.Parameter:
     declaration: Any
     text = FIRST_SENTENCE.match(option.option.help)[0] if is_short else option.help  # type: ignore[index]
     if option.names:
-        metavar = None if option.flag else option.metavar
+        metavar = None if option.is_flag else option.metavar
         declaration = typer.Option(*option.names, help=text, metavar=metavar, show_default=False)
     else:
         declaration = typer.Argument(help=text, metavar=option.metavar)
-    kind: Any = bool if option.flag else list[str] | None if option.repeats else str | None
-    default = inspect.Parameter.empty if option.default is REQUIRED else False if option.flag else None
+    kind: Any = bool if option.is_flag else list[str] | None if option.repeats else str | None
+    default = inspect.Parameter.empty if option.default is REQUIRED else False if option.is_flag else None
     annotation = Annotated[kind, declaration]
     return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 

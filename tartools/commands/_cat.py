@@ -68,7 +68,7 @@ class SampleChoice(cli.Group):
 
 
 class ReadAheadOptions(cli.Group):
-    """Options for reading several shards at once: bytes of memory, any order of samples, folder of temporary files."""
+    """Options for reading several shards at once: memory (bytes), unordered (samples as they arrive), tmpdir."""
 
     memory: cli.Memory = 256 << 20
     unordered: Annotated[bool, Option("--unordered", "Write samples as they arrive, in any order.")] = False

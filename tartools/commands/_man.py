@@ -37,7 +37,7 @@ def man(
     TarToolsError if the page was not installed.
     """
     if name not in (OVERVIEW_NAME, *names()):
-        raise UsageError(explain_missing(name))
+        raise UsageError(missing_page_message(name))
     page = find_page(name)
     if page is None:
         raise TarToolsError(f"the man pages were not installed; {name} --help has the text of {name}'s")
@@ -54,7 +54,7 @@ def man(
     return 0
 
 
-def explain_missing(name: str) -> str:
+def missing_page_message(name: str) -> str:
     """Return the message that *name* has no man page.
 
     For one of BUILTINS it advises `tartools NAME --help`; otherwise it lists commands with similar names, or all.

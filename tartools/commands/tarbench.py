@@ -149,7 +149,7 @@ def tarbench(
     account: Account,
     source: cli.Inputs,
     data: DataOptions,
-    ways: MeasuringOptions,
+    timing: MeasuringOptions,
     json: Annotated[bool, Option("--json", "Print one JSON object.")] = False,
 ) -> None:
     """Measure how fast training can read the first samples of *source*, and print facts and advice.
@@ -164,7 +164,7 @@ def tarbench(
         with defer_signals():
             folder = Path(scratch.private_directory(data.tmpdir))
             stack.callback(scratch.remove_tree, os.fsencode(folder))
-        facts = bench_facts(urls, account, Reading(source.strictness), data, ways, folder)
+        facts = bench_facts(urls, account, Reading(source.strictness), data, timing, folder)
         account.check()
     print_facts(facts, json, benchreport)
 
@@ -190,7 +190,7 @@ Taken = dict[str, Any]  # what is measured: samples, bytes, fields
 
 
 def bench_facts(
-    urls: Sequence[str], account: Account, reading: Reading, data: DataOptions, ways: MeasuringOptions, folder: Path
+    urls: Sequence[str], account: Account, reading: Reading, data: DataOptions, timing: MeasuringOptions, folder: Path
 ) -> dict[str, Any]:
     """Measure the samples of *urls* in each form and order with each number of workers; return the facts of --json.
 
@@ -201,8 +201,9 @@ def bench_facts(
     if is_on_server(urls[0], kind):
         data_facts, places = places_on_server(urls, kind, account, data, folder)
     else:
-        data_facts, places, origins = places_of_copies(urls, kind, account, reading, data, folder, ways.dry_run)
-    workers = [*map(int, ways.workers.split())] if ways.workers else [0, min(cli.count_workers(0), DEFAULT_MAX_WORKERS)]
+        data_facts, places, origins = places_of_copies(urls, kind, account, reading, data, folder, timing.dry_run)
+    default_workers = f"0 {min(cli.count_workers(0), DEFAULT_MAX_WORKERS)}"
+    workers = [*map(int, (timing.workers or default_workers).split())]
     planned: list[tuple[BenchPlace, dict[str, Any]]] = [
         (place, {"name": name, "form": form, "order": order, "workers": number})
         for place in places
@@ -213,22 +214,22 @@ def bench_facts(
     facts: dict[str, Any] = {
         "source": [errors.redacted(url) for url in urls],
         **data_facts,
-        "batch": ways.batch,
-        "seconds": ways.seconds,
-        "passes": ways.passes,
+        "batch": timing.batch,
+        "seconds": timing.seconds,
+        "passes": timing.passes,
         "cores": cli.count_workers(0),
         "others": None,
         "rows": [row for _, row in planned],
         "advice": [],
     }
-    if ways.dry_run:
+    if timing.dry_run:
         return facts
     from tartools.train.bench import BenchRow, measure_row
 
     before = other_cpu_seconds()
     for number, (place, row) in enumerate(planned, 1):
         account.progress.phase = Phase(f"row {number} of {len(planned)}")
-        how = (ways.batch, ways.seconds, ways.passes, ways.cold)
+        how = (timing.batch, timing.seconds, timing.passes, timing.cold)
         try:
             row |= measure_row(BenchRow(*place, row["order"], row["workers"], *how))
         except TarToolsError as error:
@@ -366,11 +367,11 @@ def places_on_server(
     from tartools.train.tabledataset import table_of
 
     account.progress.phase = Phase("listing")
-    chosen_urls, room = [], data.size
+    chosen_urls, free_bytes = [], data.size
     for url in urls:
         chosen_urls.append(url)
-        room -= (next(ls(url)).size or 0) if kind == TAR_FORM else 0
-        if room <= 0:  # the first shards, up to these bytes
+        free_bytes -= (next(ls(url)).size or 0) if kind == TAR_FORM else 0
+        if free_bytes <= 0:  # the first shards, up to these bytes
             break
     if kind in (LOOSE_FORM, ZIP_FORM):
         count = min(data.count, len(bench_dataset(kind, chosen_urls)))

@@ -183,17 +183,17 @@ class FixOptions(cli.ShardOutputs):
 
 @cli.command(MANUAL)
 def tarcheck(
-    account: Account, source: cli.Inputs, options: CheckOptions, fixed: FixOptions, resources: cli.ResourceOptions
+    account: Account, source: cli.Inputs, options: CheckOptions, repair: FixOptions, resources: cli.ResourceOptions
 ) -> int:
     """Check all samples of *source*, print the findings, and with --fix write intact samples; return the exit status.
 
-    *options*: the checks and their report. *fixed*: the repaired output. *resources*: workers, memory, temporary files.
+    *options*: the checks and their report. *repair*: the output of --fix. *resources*: workers, memory, tmpdir.
     The status is 1 if there are errors or warnings; with --fix it is 0, and omissions, which the account counts, make
     it 1. Raises: UsageError.
     """
     expect = select.parse_choices(options.expect, "--expect")
     ignored = ignored_codes(options)
-    check_fix_options(fixed)
+    check_fix_options(repair)
     faults: list[StorageError] = []
     urls = list(dict.fromkeys(source.urls(faults.append)))
     sums = None
@@ -202,14 +202,14 @@ def tarcheck(
 
         sums = ListedSums(options.check_sums)
     policy = ShardPolicy(ignore_repeated_keys=True)
-    reader = reader_of(options, fixed)
+    reader = reader_of(options, repair)
     last_dot = options.dots == "last"
     reading = Reading(source.strictness, Need.FIELDS, resources.tmpdir, policy=policy, sums=sums, last_dot=last_dot)
     shards = inputs_to_check(urls, reading, faults)
     if last_dot and shards.tables:
         url = urls[min(shards.tables)]
         raise UsageError("--dots last is for shards, and this is a table: name the shards that it lists", url=url)
-    places = destinations(fixed.output, fixed.force, shards, fixed.checksums) if fixed.output else None
+    places = destinations(repair.output, repair.force, shards, repair.checksums) if repair.output else None
     # workers compare keys where a large shard is cut, and these are the keys up to the first dot
     max_workers = 1 if last_dot else resources.parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
     checking = Checking(shards, account, options.decode, max_workers, reader)
@@ -238,7 +238,7 @@ def tarcheck(
     if places and pending:
         account.samples_in = account.samples_out = 0
         files = SampleFiles(resources.tmpdir)
-        Fix(shards, places, pending, words, fixed.unique, ignored, checking.decode, account, files).run()
+        Fix(shards, places, pending, words, repair.unique, ignored, checking.decode, account, files).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 
@@ -252,11 +252,11 @@ def ignored_codes(options: CheckOptions) -> frozenset[str]:
     return ignored
 
 
-def reader_of(options: CheckOptions, fixed: FixOptions) -> "ReaderRules | None":
+def reader_of(options: CheckOptions, repair: FixOptions) -> "ReaderRules | None":
     """Return the reader of --for; None without it. Raises: UsageError if another option changes the samples."""
     if options.reader is None:
         return None
-    if fixed.fix or options.dots == "last":
+    if repair.fix or options.dots == "last":
         raise UsageError("--for is about shards as they are: run it on the output of --fix, or of tarcat --dots last")
     from tartools.stages.checking.readers import READERS
 
@@ -272,11 +272,11 @@ def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRul
     return card_text(note_dataset(summary, shards)) if reader.typed else None
 
 
-def check_fix_options(fixed: FixOptions) -> None:
+def check_fix_options(repair: FixOptions) -> None:
     """Raise UsageError if options for the output are given without --fix and -o."""
-    if fixed.fix != (fixed.output is not None) or (fixed.unique and not fixed.fix):
+    if repair.fix != (repair.output is not None) or (repair.unique and not repair.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
-    if fixed.sums is not None and not fixed.fix:
+    if repair.sums is not None and not repair.fix:
         raise UsageError("--sums lists what --fix writes; --check-sums FILE compares the shards with a list")
 
 

@@ -93,11 +93,11 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
     urls = source.urls()
     samples = numbered_samples(urls, account, Reading(source.strictness), conditions)
     with close_at_end(samples), storage.open_sink("-") as sink:
-        lacking: dict[str, None] = {}
-        payload = first_match(samples, conditions, expression, field, lacking)
+        other_fields: dict[str, None] = {}
+        payload = first_match(samples, conditions, expression, field, other_fields)
         if payload is None:
-            why = no_match_message(account.samples_in, expression, field, lacking)
-            raise SampleError(why + repeated_key_note(account, conditions.key) if lacking or expression else why)
+            why = no_match_message(account.samples_in, expression, field, other_fields)
+            raise SampleError(why + repeated_key_note(account, conditions.key) if other_fields or expression else why)
         with payload as file:
             if os.isatty(1):
                 check_text(file)
@@ -130,19 +130,19 @@ def first_match(
     conditions: FirstConditions,
     expression: "Expression | None",
     field: tuple[str, ...],
-    lacking: dict[str, None],
+    other_fields: dict[str, None],
 ) -> io.BufferedReader | None:
     """Return the payload to write, open, or None: of the first of the numbered *samples* that meets all conditions.
 
     *field*: alternative names; () is the first member. Samples that have none of them do not match; their fields are
-    added to *lacking*.
+    added to *other_fields*.
     """
     for index, sample in samples:
         if conditions.place in (None, index) and conditions.key in (None, sample.key):
             members = (sample.member(name, verbatim=conditions.verbatim) for name in field)
             member = next(filter(None, members), None) if field else sample.members[0]
             if member is None:
-                lacking.update(dict.fromkeys(sample.fields))
+                other_fields.update(dict.fromkeys(sample.fields))
             elif expression is None or expression.matches(sample, index):
                 return member.open()
         if index == conditions.place:
@@ -171,19 +171,21 @@ def check_text(file: io.BufferedReader) -> None:
     file.seek(0)
 
 
-def no_match_message(read: int, expression: "Expression | None", field: Iterable[str], lacking: Iterable[str]) -> str:
-    """Return the message that none of *read* samples matched, with a hint.
+def no_match_message(
+    count: int, expression: "Expression | None", field: Iterable[str], other_fields: Iterable[str]
+) -> str:
+    """Return the message that none of *count* samples matched, with a hint.
 
     *expression*: the one that samples had to meet, or None. *field*: alternative names of the field to write.
-    *lacking*: fields of the samples that had none of *field*.
+    *other_fields*: fields of the samples that had none of *field*.
     """
-    text = f"none of {read} samples matches"
+    text = f"none of {count} samples matches"
     if expression and expression.unseen:
         text += f"; none had {' '.join(expression.unseen)}, the fields were: {field_list(expression.fields_seen)}"
     elif expression and expression.describe_values():
         text += expression.describe_values()
-    elif lacking:
-        text += f"; those without {';'.join(field)} had: {field_list(lacking)}"
+    elif other_fields:
+        text += f"; those without {';'.join(field)} had: {field_list(other_fields)}"
     return text
 
 

@@ -222,7 +222,8 @@ def update_table(
     shards read now.
     """
     update = shardrows.update_rows(urls, old, account, indexing)
-    account.warn(f"{shown(old)}: shards taken over: {update.taken}, read: {update.read}, dropped: {update.dropped}")
+    read_and_dropped = f"read: {update.shards_read}, dropped: {update.shards_dropped}"
+    account.warn(f"{shown(old)}: shards taken over: {update.shards_kept}, {read_and_dropped}")
     if lost := shardrows.empty_columns(update):
         account.warn(
             f"{shown(old)}: no option names these columns, which are null in shards read now: {' '.join(lost)}"

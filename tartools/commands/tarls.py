@@ -100,7 +100,7 @@ def tarls(account: Account, prefixes: Prefixes, form: ListingOptions) -> None:
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
-    """Yield the shards at *url*, or *every* object there; count them in *account*.
+    """Yield the shards at *url*, or with *every* all objects there; count them in *account*.
 
     Raises: StorageError if there is none.
     """

@@ -93,7 +93,7 @@ class MixingOptions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wanted: MixingOptions) -> None:
+def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, mixture: MixingOptions) -> None:
     """Draw samples from several data sets in proportion to their shares, and write them to *output*.
 
     *source*: words that name a share and its shards, one data set after the other: 0.7 a.tar 0.3 b.tar. Raises:
@@ -104,28 +104,28 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, wa
     )
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
-    reading = Reading(source.strictness, tmpdir=wanted.tmpdir, sources=len(groups))
+    reading = Reading(source.strictness, tmpdir=mixture.tmpdir, sources=len(groups))
     run = DataSet(urls, account, reading, cli.count_workers(0)).to(
-        [output.url], output.force, output.gzip, {"--rekey": wanted.rekey}, output.checksums
+        [output.url], output.force, output.gzip, {"--rekey": mixture.rekey}, output.checksums
     )
 
     def begin(size: int | None) -> None:
         """Set the bytes, shards and samples that progress expects, as far as known; *size*: bytes of the inputs."""
-        if wanted.stop == "all" and wanted.total is None:  # otherwise nobody knows how much will be read
+        if mixture.stop == "all" and mixture.total is None:  # otherwise nobody knows how much will be read
             account.progress.expected = size
-        if wanted.stop != "longest":  # that one reads some shards more than once
+        if mixture.stop != "longest":  # that one reads some shards more than once
             account.progress.shards = len(urls)
-        if wanted.total is not None:
-            account.progress.phase = Phase("", wanted.total, lambda: account.samples_out)
+        if mixture.total is not None:
+            account.progress.phase = Phase("", mixture.total, lambda: account.samples_out)
 
     places = reading.with_need(Need.PLACES, ("__key__",))
-    needed = wanted.stop == "longest"
+    needed = mixture.stop == "longest"
     sources: list[MixedSource[Any]] = [
         MixedSource(source, account, needed=needed) for source in run.sources(groups, places, begin)
     ]
-    mixing = Mixture(sources, shares, wanted.stop, wanted.seed, wanted.total, wanted.rekey, account)
+    mixing = Mixture(sources, shares, mixture.stop, mixture.seed, mixture.total, mixture.rekey, account)
     try:
-        run.order(replace_keys(mixing, wanted.rekey), mixing.warn_of_repeats)
+        run.order(replace_keys(mixing, mixture.rekey), mixing.warn_of_repeats)
     finally:
         for mixed_source in sources:
             mixed_source.close()

@@ -121,7 +121,7 @@ def tarshow(
     account: Account,
     source: cli.Inputs,
     field_choice: cli.Fields,
-    contact: PageOptions,
+    page_options: PageOptions,
     service: Service,
     first: cli.Count = None,
     pictures: Annotated[
@@ -134,15 +134,15 @@ def tarshow(
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Display *first* samples (None: all) of *source* as text and pictures, or in a pager (*interactive*) or page."""
-    check_usage(contact, pictures, interactive)
-    check_service(service, contact, field_choice, first, interactive or pictures != "auto")
+    check_usage(page_options, pictures, interactive)
+    check_service(service, page_options, field_choice, first, interactive or pictures != "auto")
     urls = source.urls()
     if service.serve:
         serve_page(urls, Reading(source.strictness, tmpdir=tmpdir), service, account)
         return
-    if contact.url is not None:
-        storage.check_output(contact.url, contact.force, urls, form=HTML)
-    keeps_samples = interactive or contact.url is not None or contact.drawn is not None
+    if page_options.url is not None:
+        storage.check_output(page_options.url, page_options.force, urls, form=HTML)
+    keeps_samples = interactive or page_options.url is not None or page_options.drawn is not None
     reading = Reading(source.strictness, Need.FIELDS if keeps_samples else Need.PAYLOADS, tmpdir)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
@@ -151,48 +151,48 @@ def tarshow(
         samples = select.select_by_specs(
             samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
         )
-        if first is not None and contact.url is None:
+        if first is not None and page_options.url is None:
             samples = select.take_first(samples, first)
-        if contact.drawn is not None and contact.url is None:
-            samples = shuffle.draw_samples(samples, contact.drawn, contact.seed, account)
+        if page_options.drawn is not None and page_options.url is None:
+            samples = shuffle.draw_samples(samples, page_options.drawn, page_options.seed, account)
         return samples
 
     def total() -> int | None:
         """Return the number of samples, if it is known or quickly counted."""
         places = reading.with_need(Need.PLACES)
-        return None if contact.drawn else count_quickly(urls, lambda account: read(account, places))
+        return None if page_options.drawn else count_quickly(urls, lambda account: read(account, places))
 
     samples = read(account, reading)
     with close_at_end(samples):
-        if contact.url is not None:
+        if page_options.url is not None:
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
-            page_of_samples(samples, contact.url, contact, title, first, account)
+            page_of_samples(samples, page_options.url, page_options, title, first, account)
         elif interactive:
             with terminal.take_over() as keys:
                 pager.Pager(samples, keys, partial(terminal.detect_screen, pictures), account, total()).run()
         else:
             screen = terminal.detect_screen(pictures)
-            two_screens = os.isatty(1) and first is None and contact.drawn is None
+            two_screens = os.isatty(1) and first is None and page_options.drawn is None
             if print_samples(samples, screen, account, 2 * screen.rows - 2 if two_screens else sys.maxsize):
                 warn_of_more(total(), account)
 
 
-def check_usage(contact: PageOptions, pictures: str, interactive: bool) -> None:
+def check_usage(page_options: PageOptions, pictures: str, interactive: bool) -> None:
     """Raise UsageError if options exclude each other, or if -i is given and stdout is not a capable terminal."""
     if interactive and not os.isatty(1):
         raise UsageError("-i needs a terminal on stdout")
     if interactive and os.environ.get("TERM") == "dumb":
         raise UsageError("-i needs a terminal that it can clear (TERM is dumb)")
-    if interactive and contact.url is not None:
+    if interactive and page_options.url is not None:
         raise UsageError("-i and --html exclude each other")
-    if contact.url is not None and pictures != "auto":
+    if page_options.url is not None and pictures != "auto":
         raise UsageError("--graphics is for terminals; leave it out with --html")
-    if contact.large and contact.url is None:
+    if page_options.large and page_options.url is None:
         raise UsageError("--large needs --html FILE")
 
 
 def check_service(
-    service: Service, contact: PageOptions, field_choice: cli.Fields, first: int | None, is_on_terminal: bool
+    service: Service, page_options: PageOptions, field_choice: cli.Fields, first: int | None, is_on_terminal: bool
 ) -> None:
     """Raise UsageError if an option that shows only some samples or fields, or shows them elsewhere, excludes --serve.
 
@@ -203,8 +203,8 @@ def check_service(
             raise UsageError("--port, --facts and --decode need --serve")
         return
     options = {
-        "--html": contact.url,
-        "--random": contact.drawn,
+        "--html": page_options.url,
+        "--random": page_options.drawn,
         "-c": first,
         "-f": field_choice.fields,
         "-x": field_choice.exclude,
@@ -242,18 +242,18 @@ def serve_page(urls: Sequence[str], reading: Reading, service: Service, account:
 
 
 def page_of_samples(
-    samples: Iterator[Sample], url: str, contact: PageOptions, title: str, first: int | None, account: Account
+    samples: Iterator[Sample], url: str, page_options: PageOptions, title: str, first: int | None, account: Account
 ) -> None:
     """Write an HTML page of *samples* to *url*, with the *title*; warn if it does not show all, or some are broken.
 
-    *contact*, *first*: how many samples are read, and drawn of these.
+    *page_options*, *first*: how many samples are read, and drawn of these.
     """
     from tartools.show.html import page
 
-    drawn = page.DEFAULT_SAMPLES_ON_PAGE if first is None and contact.drawn is None else contact.drawn
-    choice = page.Choice(first, drawn, contact.seed)
-    side = page.LARGE_VIEW_PIXELS if contact.large else page.TILE_PIXELS
-    with storage.open_sink(url, contact.force) as sink:
+    drawn = page.DEFAULT_SAMPLES_ON_PAGE if first is None and page_options.drawn is None else page_options.drawn
+    choice = page.Choice(first, drawn, page_options.seed)
+    side = page.LARGE_VIEW_PIXELS if page_options.large else page.TILE_PIXELS
+    with storage.open_sink(url, page_options.force) as sink:
         overview = page.write_page(
             samples, sink, title, choice, side, min(cli.count_workers(0), DECODING_THREADS), account
         )

@@ -141,7 +141,7 @@ class ShardOptions(cli.ShardOutputs):
     Attributes:
       samples, size: samples and bytes in a shard at most.
       even: number of shards of equal size (--shards).
-      most: shards at most (--max-shards).
+      max_shards: shards at most (--max-shards).
       start: number of the first shard.
       post: command to run after each complete shard.
       remove: remove it after that.
@@ -164,7 +164,7 @@ class ShardOptions(cli.ShardOutputs):
     even: Annotated[
         int | None, Option("--shards K", "Make K shards with equal numbers of samples, to within one.", minimum=1)
     ] = None
-    most: Annotated[
+    max_shards: Annotated[
         int | None,
         Option("--max-shards N", "Stop after N shards; the rest is not read.", minimum=0, aliases="--maxshards"),
     ] = None
@@ -196,7 +196,7 @@ def tarsplit(
         raise UsageError("--remove removes files, and OUTPUT is not a file", url=output)
     if shard_options.even and (shard_options.samples or shard_options.size):
         raise UsageError("--shards sets the size of shards; it excludes -n and -s")
-    column, group = part_columns(partition, shard_options.most)
+    column, group = part_columns(partition, shard_options.max_shards)
     by = column if partition.by is not None else None
     word = by.name if by is not None else "part" if partition.parts else None
     with storage.one_commit(output):
@@ -219,7 +219,7 @@ def tarsplit(
         labelled = label_samples(
             run, partition.parts or (), column, group, names.check, shards.set_counts if shard_options.even else None
         )
-        if shard_options.most != 0:
+        if shard_options.max_shards != 0:
             finish_shards(run.split(labelled, shards), shard_options)
             if group is not None and account.samples_in:
                 report_shares(partition.parts or (), shards.samples(), group, account)
@@ -236,7 +236,7 @@ def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) ->
             raise UsageError("OUTPUT has no number, so each part is one shard; write {shard:06d} in it for more")
         return Limits()
     size = shard_options.size if shard_options.samples or shard_options.size or shard_options.even else DEFAULT_SIZE
-    return Limits(lambda _: shard_options.samples, size, shard_options.most)
+    return Limits(lambda _: shard_options.samples, size, shard_options.max_shards)
 
 
 def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | None, Column | None]:
@@ -259,7 +259,10 @@ def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | 
 
 
 def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: Column, account: Account) -> None:
-    """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of parts far from it."""
+    """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of parts far from it.
+
+    *group*: the column of --group, whose values keep samples together; the warning names it as the reason.
+    """
     messages, uneven = shares.compare_shares(parts, counts)
     account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
     if uneven:

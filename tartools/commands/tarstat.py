@@ -108,25 +108,26 @@ class CountOptions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarstat(account: Account, source: cli.Inputs, looks: CountOptions, parallel: cli.Workers = 0) -> None:
+def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, parallel: cli.Workers = 0) -> None:
     """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
 
-    *looks*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises: TarToolsError.
+    *count_options*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises:
+    TarToolsError.
     """
     urls = source.urls()
-    words = {word: parse_column(word) for word in (looks.classes or "").split()}
+    words = {word: parse_column(word) for word in (count_options.classes or "").split()}
     class_fields = [word for word, column in words.items() if column.choices == (word,)]
     value_columns = [column for word, column in words.items() if column.choices != (word,)]
-    measure = partial(decoding.picture_facts, decode=looks.decode)
+    measure = partial(decoding.picture_facts, decode=count_options.decode)
     kinds = FieldKinds(make_class_test(class_fields), is_picture_field, measure, value_columns)
-    if looks.hours:
+    if count_options.hours:
         from tartools.samples.kinds import has_length, length_of
 
-        kinds = kinds._replace(has_length=has_length, measure_length=partial(length_of, decode=looks.decode))
-    columns, fields = ([], 0) if looks.decode else columns_of_tables(urls, class_fields, kinds, account)
+        kinds = kinds._replace(has_length=has_length, measure_length=partial(length_of, decode=count_options.decode))
+    columns, fields = ([], 0) if count_options.decode else columns_of_tables(urls, class_fields, kinds, account)
     need = Need.PAYLOADS if value_columns else Need.FIELDS
     reading = Reading(source.strictness, need, columns=columns, uniform=True)
-    listed = MAX_REMEMBERED_KEYS if looks.json else sections.MAX_PLACES_LISTED
+    listed = MAX_REMEMBERED_KEYS if count_options.json else sections.MAX_PLACES_LISTED
     summary = Summary(listed)
 
     def work(task: ShardTask[Summary]) -> Iterable[bytes]:
@@ -143,9 +144,9 @@ def tarstat(account: Account, source: cli.Inputs, looks: CountOptions, parallel:
     unseen += [name for name, values in summary.values.items() if not values.samples]
     if unseen and summary.samples:
         raise absent_field_error(" ".join(unseen), summary.fields)
-    if looks.hours and summary.samples and not any(field.lengths for field in summary.fields.values()):
+    if count_options.hours and summary.samples and not any(field.lengths for field in summary.fields.values()):
         account.warn("no field holds sounds or videos, by its last part, so there are no hours to add up")
-    if looks.decode and (hint := decoding.simplejpeg_hint(summary.fields)):
+    if count_options.decode and (hint := decoding.simplejpeg_hint(summary.fields)):
         account.warn(hint)
     if columns:
         account.unpacked = summary.stored
@@ -153,7 +154,7 @@ def tarstat(account: Account, source: cli.Inputs, looks: CountOptions, parallel:
     names = [archive if (archive := archive_of(url)) in summary.shards else url for url in urls]
     print_facts(
         facts_of(summary, shards_of(names, summary.shards), account.unpacked, account.returning_keys),
-        looks.json,
+        count_options.json,
         statreport,
     )
 

@@ -201,7 +201,7 @@ class Phase(NamedTuple):
 
 
 class RepeatedKeyDetector:
-    """Detects keys that return after other keys, among the first 10,000 samples of one shard.
+    """Detects keys that return after other keys, among the first `MAX_KEYS_REMEMBERED` samples of one shard.
 
     *report*: called with each key that returns. `remaining`: further samples whose keys will be compared; a caller may
     set it to 0, to end that.

@@ -39,10 +39,10 @@ MAX_TRACEBACK_CHARS = 50_000  # characters of a traceback
 # holds at that moment (of malloc, of an import, of a queue) stays locked in the copy for ever, since its owner is not
 # there. Whether a thread holds one can't be asked, so there is no fork while there are threads.
 def can_fork() -> bool:
-    """True if this process may fork now: it runs a command, in one thread, is no fork, and has fewer than 16 forks.
+    """True if this process may fork now: it runs a command in one thread, is no fork, has fewer than `MAX_FORKS` forks.
 
     A user's program may have locks, a GPU, or handlers that a fork would inherit, so it is never forked. A fork does
-    not fork again, or there would be MAX_FORKS times as many.
+    not fork again, or there would be `MAX_FORKS` times as many.
     """
     threading = sys.modules.get("threading")  # not imported: there is only one
     is_single_threaded = threading is None or threading.active_count() == 1

@@ -315,7 +315,7 @@ class _ShardSequence:
     """Numbered shards, written as one output for `_OutputWriter`: with the methods `write`, `commit` and `abort`.
 
     `destination(k)`: the sink of shard k. `limits`: of each shard. `shards`: gets the URL of each shard once it has
-    appeared. `ended(account)`: called after the last one has.
+    appeared. `on_end(account)`: called after the last one has.
     """
 
     def __init__(
@@ -323,11 +323,11 @@ class _ShardSequence:
         destination: Callable[[int], Destination],
         limits: Limits,
         shards: list[str],
-        ended: Callable[[Account], object],
+        on_end: Callable[[Account], object],
     ) -> None:
         self._account = Account()
         self._series = Series(destination, limits, self._account)
-        self._shards, self._ended = shards, ended
+        self._shards, self._ended = shards, on_end
 
     def write(self, sample: Sample) -> None:
         self._shards.extend(self._series.write(Batch.from_sample(sample), 0, 1))

@@ -199,7 +199,7 @@ def replace_set(
     until: int | None,
     old: dict[int, str],
     account: Account,
-    anything: bool | None = None,
+    may_remove: bool | None = None,
 ) -> None:
     """Remove shards of an earlier run that readers would take for shards of this run; report each in *account*.
 
@@ -207,7 +207,7 @@ def replace_set(
     if the store can't be listed, the names behind the last new one are probed instead.
     Shards from number `written.start` on that are not in `written` are removed; each gives a warning. `until`: end
     (exclusive) of the numbers to remove; None: no end.
-    `anything`: False: all of these shards stay; None: they stay if `written` is empty. Each that stays is an omission
+    `may_remove`: False: all of these shards stay; None: they stay if `written` is empty. Each that stays is an omission
     (exit status 1), also if it can't be removed.
     """
     leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
@@ -217,7 +217,7 @@ def replace_set(
         if until is not None and number >= until:
             break
         try:
-            if not (written if anything is None else anything):
+            if not (written if may_remove is None else may_remove):
                 raise StorageError("nothing was written to replace it")
             storage.remove(leftovers[number])
         except StorageError as error:
@@ -229,8 +229,8 @@ def replace_set(
 def probe_shards(names: Numbering, number: int, account: Account) -> dict[int, str]:
     """Return number -> URL of the shards that exist from *number* on, up to the first gap, by a probe of each name.
 
-    *names*: makes the names. For stores that can't be listed. At most 1,000 shards; {} for a `pipe:` URL. A
-    StorageError of a probe ends the search with a warning in *account*.
+    *names*: makes the names. For stores that can't be listed. At most `MAX_SHARDS_PROBED` shards; {} for a `pipe:` URL.
+    A StorageError of a probe ends the search with a warning in *account*.
     """
     present: dict[int, str] = {}
     if Url(names.prefix).scheme == "pipe":

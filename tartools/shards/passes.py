@@ -355,7 +355,8 @@ class Pass(ABC, Generic[Item]):
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return the list of results of *work*, called once with the batches of each part of the inputs, in order.
 
-        Up to 4 workers make the calls. Members that are no samples are not reported.
+        A part is what one worker reads: of a large shard some bytes, or several small shards. Up to 4 make the calls.
+        Members that are no samples are not reported.
         """
 
         def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:

@@ -14,8 +14,8 @@ from tartools.errors import TarFormatError
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.shards.reading import (
-    Found,
     Reading,
+    ShardContent,
     ShardStream,
     batches_of,
     explain_damage,
@@ -79,7 +79,7 @@ def merge_shards(urls: Sequence[str], account: Account, reading: Reading, window
     The samples of one shard keep their order. The consumer counts them. Holds: 4 MiB of each shard being read. Raises:
     TarFormatError and StorageError, after the samples of this shard before the damage.
     """
-    item: SimpleQueue[tuple[int, Found | BaseException | None]] = SimpleQueue()  # at the end of a shard its failure
+    item: SimpleQueue[tuple[int, ShardContent | BaseException | None]] = SimpleQueue()  # at a shard's end its failure
     room = threading.Semaphore(window * BUFFERED_PARTS)
     streams: dict[int, ShardStream] = {}  # that are open
     unwanted = threading.Event()

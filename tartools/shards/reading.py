@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 COMPRESSED_HINT = "is compressed, so it can't be read in parts; tarcat a.tgz -o a.tar unpacks a shard"
 Item = TypeVar("Item")
-Counted = TypeVar("Counted", bound=Sized)
+SizedBatch = TypeVar("SizedBatch", bound=Sized)
 
 
 class Strictness(NamedTuple):
@@ -85,13 +85,13 @@ class Reading(NamedTuple):
         return self._replace(need=need, columns=self.columns if columns is None else columns)
 
 
-class TableFound(NamedTuple):
-    """The content of an input that is a table, not a tar. *copy* has its bytes; None: its URL can be read again."""
+class TableFile(NamedTuple):
+    """The content of an input that is a table, no tar. *copy*: a file with its bytes; None: read its URL again."""
 
     copy: io.BufferedReader | None
 
 
-Found = Parsed | TableFound
+ShardContent = Parsed | TableFile
 
 
 def read_samples(
@@ -126,7 +126,7 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
     return chain_shards(shard_batches(url, account, reading) for url in urls)
 
 
-def count_samples(batches: Iterable[Counted], account: Account, *, written: bool = False) -> Iterator[Counted]:
+def count_samples(batches: Iterable[SizedBatch], account: Account, *, written: bool = False) -> Iterator[SizedBatch]:
     """Yield *batches*, of samples or of rows that list them; count their samples in *account* as read.
 
     With *written*, count them as written, too.
@@ -149,7 +149,7 @@ def iterate_samples(batches: Iterable[Batch], account: Account) -> Iterator[Samp
 
 @contextmanager
 def close_at_end(samples: Iterable[object]) -> Iterator[None]:
-    """At the end of the body of `with`, close *samples*, if it is a generator, and the stages that it reads from."""
+    """At the end of the body of `with`, call `close` of *samples*, if it has that: a generator closes its sources."""
     try:
         yield
     finally:
@@ -179,19 +179,19 @@ def shard_batches(
     *,
     begin: int = 0,
     until: int | None = None,
-    first: RepeatedKeyDetector | None = None,
+    detector: RepeatedKeyDetector | None = None,
 ) -> Generator[Batch, None, None]:
     """Yield the samples of the shard or table *url* in batches; the consumer counts them.
 
     `stream`: its open stream, if there is one; it is closed at the end, or when the generator is closed.
     `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
     where a sample must begin (None: at the end).
-    `first`: detects repeated keys among the first samples; None: a new detector, which warns of them in *account*.
+    `detector`: detects repeated keys among the first samples; None: a new detector, which warns of them in *account*.
     Raises: TarFormatError with advice; StorageError, also if the file has changed, or is compressed against the policy.
     """
     with closing(stream or ShardStream(url, account, sums=reading.sums)) as opened:
         try:
-            for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, first):
+            for batch in batches_of(read_parts(url, opened, reading, begin, until), url, account, reading, detector):
                 if reading.policy.reject_compressed and isinstance(opened, ShardStream) and opened.compressed:
                     raise StorageError(COMPRESSED_HINT, url=url)
                 yield batch
@@ -221,8 +221,10 @@ def _require_samples_only(url: str, reading: Reading) -> None:
         raise TarFormatError("not only samples and an end", url=url)
 
 
-def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None) -> Iterator[Found]:
-    """Return the contents of *stream*, the bytes of *url*: one `TableFound`, or the parts of a tar archive in order.
+def read_parts(
+    url: str, stream: Input, reading: Reading, begin: int = 0, until: int | None = None
+) -> Iterator[ShardContent]:
+    """Return the contents of *stream*, the bytes of *url*: one `TableFile`, or the parts of a tar archive in order.
 
     Parts are groups of members (samples), special members, and `tar.ARCHIVE_END`: see `tar.read_members`. *begin* and
     *until*: the bytes of a plain file from which and up to which it is read.
@@ -232,7 +234,7 @@ def read_parts(url: str, stream: Input, reading: Reading, begin: int = 0, until:
             raise StorageError("checksums of a table's shards are not compared; name the shards themselves", url=url)
         from tartools.storage.scratch import copy_to_scratch  # of most inputs none is made
 
-        table = TableFound(None if storage.is_seekable(url) else copy_to_scratch(stream))
+        table = TableFile(None if storage.is_seekable(url) else copy_to_scratch(stream))
         stream.close()
         return iter([table])
 
@@ -258,25 +260,29 @@ def make_key_detector(url: str, account: Account, reading: Reading) -> RepeatedK
 
     It does nothing if the policy of *reading* ignores repeated keys.
     """
-    first = RepeatedKeyDetector(lambda key: account.record_returning_key(key, url))
+    detector = RepeatedKeyDetector(lambda key: account.record_returning_key(key, url))
     if reading.policy.ignore_repeated_keys:
-        first.remaining = 0
-    return first
+        detector.remaining = 0
+    return detector
 
 
 def batches_of(
-    parts: Iterable[Found], url: str, account: Account, reading: Reading, first: RepeatedKeyDetector | None = None
+    parts: Iterable[ShardContent],
+    url: str,
+    account: Account,
+    reading: Reading,
+    detector: RepeatedKeyDetector | None = None,
 ) -> Iterator[Batch]:
     """Yield the samples of the shard *url*, in batches; *parts* are the contents that `read_parts` found in it.
 
     Members that are no samples (directories, devices ...) are counted in *account*, or warned of; with
     `reading.policy.samples_only` they raise TarFormatError. If *url* is a table, the samples of its rows are yielded.
-    *first*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
+    *detector*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
     """
     if reading.last_dot:
         from tartools.samples.lastdot import cut_at_last_dot
 
-    first = first or make_key_detector(url, account, reading)
+    detector = detector or make_key_detector(url, account, reading)
     shard = archive_of(url)
     after_end = False
     for part in parts:
@@ -284,15 +290,15 @@ def batches_of(
             if after_end:
                 _require_samples_only(url, reading)
             for batch in cut_at_last_dot(Batch(part, shard)) if reading.last_dot else (Batch(part, shard),):
-                if first.remaining:
-                    first.add(batch.keys)
+                if detector.remaining:
+                    detector.add(batch.keys)
                 yield batch
         elif part is tar.ARCHIVE_END:
-            first.remaining = 0  # in another archive that follows, keys may be the same again
+            detector.remaining = 0  # in another archive that follows, keys may be the same again
             after_end = True
         elif isinstance(part, Special):
             _report(part, url, account, reading)
-        elif isinstance(part, TableFound):
+        elif isinstance(part, TableFile):
             from tartools.storage import seekable
             from tartools.tables import tablesamples as tables  # imports pyarrow
 
@@ -326,9 +332,9 @@ def _report(special: Special, url: str, account: Account, reading: Reading) -> N
 class ShardStream:
     """The tar stream of the shard *url*, decompressed. The only place that counts the bytes read, in *account*.
 
-    `opened`: an open input to read in place of *url*. `sums`: the list with which its checksum is compared, once it has
-    been read to its end; None: no checksum. In a command, a forked process decompresses a large shard.
-    Until it is closed, *account* watches that a file does not change.
+    `open_input`: an open input to read in place of *url*. `sums`: the list with which its checksum is compared, once it
+    has been read to its end; None: no checksum. In a command, a forked process decompresses a large shard. Until it is
+    closed, *account* watches that a file does not change.
     `compressed`: True once a compression was found. `file`, `start`: the open plain file of an uncompressed shard, and
     the byte in it where the stream begins; `file` is None for other inputs.
 
@@ -338,9 +344,9 @@ class ShardStream:
     compressed = False  # as far as something was read
 
     def __init__(
-        self, url: str, account: Account, opened: Input | None = None, sums: "ListedSums | None" = None
+        self, url: str, account: Account, open_input: Input | None = None, sums: "ListedSums | None" = None
     ) -> None:
-        self._input: Input | None = opened or storage.open_read(url)
+        self._input: Input | None = open_input or storage.open_read(url)
         self._parts = self._input if isinstance(self._input, SplitInput) else None
         self._sums = sums
         self._hashed: HashedInput | None = None
@@ -360,7 +366,7 @@ class ShardStream:
         self.start = 0
         if self._input.file is not None:  # which can be looked into without waiting
             try:
-                stream = self._opened()
+                stream = self._tar_stream()
             except BaseException:
                 self._input.close()
                 raise
@@ -368,7 +374,7 @@ class ShardStream:
         self._failure: TarToolsError | None = None  # it was closed before its end, and had changed
         account.watched.append(self.check)
 
-    def _opened(self) -> Stream:
+    def _tar_stream(self) -> Stream:
         """Return the stream of the bytes of the tar; the first call detects the compression, and may prepare a fork."""
         if self._stream is not None:
             return self._stream
@@ -388,7 +394,7 @@ class ShardStream:
         To be called before anything was read. Raises: StorageError if the input can't be read; TarFormatError for
         damage.
         """
-        self._opened()
+        self._tar_stream()
         assert self._stored is not None
         return self._stored.head.startswith(schema.PARQUET_MAGIC)
 
@@ -408,7 +414,7 @@ class ShardStream:
         Raises: StorageError if the input can't be read; TarFormatError if its compressed data are damaged.
         """
         try:
-            count = (self._stream or self._opened()).readinto(view)
+            count = (self._stream or self._tar_stream()).readinto(view)
         except TarFormatError as error:  # of compressed data: its byte is one of the stored bytes
             self.name_part(error, error.offset)
             raise
@@ -446,7 +452,7 @@ class ShardStream:
 
     def skip(self, count: int, /) -> None:
         """Skip *count* bytes of a plain file, which count as read."""
-        skip(self._opened(), count)
+        skip(self._tar_stream(), count)
         self._count(count)
 
     def _count(self, unpacked: int) -> None:

@@ -33,7 +33,9 @@ class Limits(NamedTuple):
 
 
 class Series:
-    """Numbered shards, written one after the other. Up to *syncing* full ones go to the disk while the next is written.
+    """Numbered shards, written one after the other.
+
+    Up to *max_syncing* full ones go to the disk while the next is written; 0: each is committed once it is full.
 
     `destination(k)`: returns the sink of shard k, from 0 on. `limits`: of the shards. `account`: counts samples as
     read, written or left out, and bytes as written.
@@ -47,7 +49,7 @@ class Series:
         destination: Callable[[int], Destination],
         limits: Limits,
         account: Account,
-        syncing: int = MAX_SYNCING_SHARDS,
+        max_syncing: int = MAX_SYNCING_SHARDS,
     ) -> None:
         self.samples = 0  # in full shards
         self._destination = destination
@@ -56,10 +58,10 @@ class Series:
         self.shards = 0  # full ones
         self.writer: BatchWriter | None = None
         self._last = ""  # that has its name
-        self._syncing = syncing
+        self._syncing = max_syncing
         self._full: deque[tuple[BatchWriter, Callable[[], None]]] = deque()  # with what waits for the disk
         self._failed = False  # a shard could not get its name: no later one may, or the series would have a gap
-        self._threads: Threads[Callable[[], None], None] = Threads(max(syncing, 1))
+        self._threads: Threads[Callable[[], None], None] = Threads(max(max_syncing, 1))
 
     @property
     def is_full(self) -> bool:
@@ -88,7 +90,7 @@ class Series:
     def _end_shard(self) -> Iterator[str]:
         """End the current shard, and commit full shards that need not wait for the disk; yield the URL of each.
 
-        Of local shards up to *syncing* stay uncommitted. A remote one is committed at once: its upload takes memory
+        Of local shards up to *max_syncing* stay uncommitted. A remote one is committed at once: its upload takes memory
         until its end.
         """
         yield from self._commit(max(self._syncing - 1, 0))

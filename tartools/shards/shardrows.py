@@ -136,12 +136,12 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
     check_stored(urls)
     check_shards(urls, account)
     account.progress.phase = Phase("reading")
-    looked = probe_all(urls)
+    probes = probe_all(urls)
     catalog = ShardCatalog()
     inputs = []
     for source_urls in sources:
         parts: list[RowStream] = []
-        for is_table, group in groupby(source_urls, lambda url: looked[url].first == schema.PARQUET_MAGIC):
+        for is_table, group in groupby(source_urls, lambda url: probes[url].first == schema.PARQUET_MAGIC):
             if is_table:
                 for url in group:
                     table = TablePart(url, catalog)
@@ -150,7 +150,7 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
                         raise UsageError(reason, url=url)
                     parts.append(table)
             else:
-                parts.append(index_shards(list(group), looked, catalog, account, indexing))
+                parts.append(index_shards(list(group), probes, catalog, account, indexing))
         inputs.append(RowInputs(parts, catalog))
     return inputs
 
@@ -168,17 +168,17 @@ def shard_versions(urls: Sequence[str]) -> dict[str, str]:
     Raises: UsageError for tables, stdin and commands; StorageError for one that is missing or has no version.
     """
     check_stored(urls)
-    looked = probe_all(urls)
-    check_no_tables(looked, "an index is made of shards")
-    return {url: probe.require_version(url) for url, probe in looked.items()}
+    probes = probe_all(urls)
+    check_no_tables(probes, "an index is made of shards")
+    return {url: probe.require_version(url) for url, probe in probes.items()}
 
 
-def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
+def check_no_tables(probes: Mapping[str, Probe], why: str) -> None:
     """Raise UsageError if one of the probed URLs is a table.
 
-    `looked`: URL -> its probe. `why`: end of the message "this is a table, and ...".
+    `probes`: URL -> its probe. `why`: end of the message "this is a table, and ...".
     """
-    for url, probe in looked.items():
+    for url, probe in probes.items():
         if probe.first == schema.PARQUET_MAGIC:
             raise UsageError(f"this is a table, and {why}", url=url)
 
@@ -186,7 +186,7 @@ def check_no_tables(looked: Mapping[str, Probe], why: str) -> None:
 def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) -> Generator[bytes, None, None]:
     """Read the shards *urls*, by workers where that pays; yield rows for their samples, in order, as packed blocks.
 
-    A block has up to 8,192 or some more rows of one shard, as bytes for `RowSpool.add`. `indexing`: how the shards are
+    A block has some thousand rows of one shard, as bytes for `RowSpool.add`. `indexing`: how the shards are
     read, and the facts for further columns. The caller counts the samples; *account* gets reports of members that are
     no samples.
     Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard; what reading raises.
@@ -202,17 +202,17 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
 
 
 def index_shards(
-    urls: Sequence[str], looked: Mapping[str, Probe], catalog: ShardCatalog, account: Account, indexing: Indexing
+    urls: Sequence[str], probes: Mapping[str, Probe], catalog: ShardCatalog, account: Account, indexing: Indexing
 ) -> RowSpool:
     """Read the shards *urls* and return a row for each sample, in order.
 
-    `looked`: URL -> its probe, with the version. `catalog`: gets the shards, whose numbers in it are in the rows.
+    `probes`: URL -> its probe, with the version. `catalog`: gets the shards, whose numbers in it are in the rows.
     `account`: gets reports of members that are no samples; the caller counts the samples. `indexing`: how the shards
     are read, and the facts for further columns.
 
     Raises: StorageError if a shard changes meanwhile, or has no version.
     """
-    versions = {url: looked[url].require_version(url) for url in urls}
+    versions = {url: probes[url].require_version(url) for url in urls}
     spool = RowSpool(indexing.facts.named_columns, versions, catalog, indexing.reading.tmpdir)
     with closing(blocks_of_shards(urls, account, indexing)) as blocks:
         for block in blocks:
@@ -321,14 +321,15 @@ class Update(NamedTuple):
 
     `inputs`: the rows of the old table, then those of the shards read anew.
     `rows`: row numbers in *inputs*, in the order of the new table.
-    `taken`, `read`, `dropped`: how many shards were taken over from the old table, read anew, and are no longer named.
+    `shards_kept`, `shards_read`, `shards_dropped`: how many shards were taken over from the old table, read anew, and
+    are no longer named.
     """
 
     inputs: RowInputs
     rows: Iterator[int]
-    taken: int
-    read: int
-    dropped: int
+    shards_kept: int
+    shards_read: int
+    shards_dropped: int
 
 
 def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
@@ -353,19 +354,19 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
     counts = Counter(names)
     if twice := next((url for url, name in zip(urls, names, strict=True) if counts[name] > 1), None):
         raise UsageError("named twice, which --update does not allow", url=twice)
-    looked = probe_all(urls)
-    check_no_tables(looked, "--update takes shards")
+    probes = probe_all(urls)
+    check_no_tables(probes, "--update takes shards")
     versions = {(canonical_shard(url), catalog.versions[number]): number for number, url in enumerate(catalog.urls)}
     fits = not missing_column(table, indexing.facts)
     runs_by_url: dict[str, Runs] = {}
     for url, name in zip(urls, names, strict=True):
-        number = versions.get((name, looked[url].version)) if looked[url].version is not None else None
+        number = versions.get((name, probes[url].version)) if probes[url].version is not None else None
         if fits and number in runs_by_number:
             runs_by_url[url] = runs_by_number[number]
     changed = [url for url in urls if url not in runs_by_url]
     # rows of unchanged shards keep their numbers in the old table; those of shards read anew are numbered behind them,
     # as `RowInputs([table, spool])` numbers its rows
-    spool = index_shards(changed, looked, catalog, account, indexing)
+    spool = index_shards(changed, probes, catalog, account, indexing)
     first = table.rows
     for url in changed:
         count = spool.counts.get(url, 0)

@@ -443,7 +443,7 @@ def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _collect_output(output: Iterable[bytes]) -> list[bytes]:
-    """Return the chunks of *output*. Raises: RestartError if they have more than 64 MiB in all."""
+    """Return the chunks of *output*. Raises: RestartError if they have more than `MAX_OUTPUT_BYTES` in all."""
     chunks: list[bytes] = []
     size = 0
     for chunk in output:
@@ -490,8 +490,8 @@ def read_part(
     if begin:
         stream.start_at(begin)
     until = cut and cut.offset
-    first = first_of(part)
-    with closing(shard_batches(url, account, reading, stream, begin=begin, until=until, first=first)) as batches:
+    detector = first_of(part)
+    with closing(shard_batches(url, account, reading, stream, begin=begin, until=until, detector=detector)) as batches:
         for batch in batches:
             yield batch
             last = b"" if cut is None else batch.keys[-1]

@@ -80,9 +80,9 @@ def parameter(one: Declared) -> inspect.Parameter:
     value: dict[str, Any] = {"parser": None if one.repeats else judged, "metavar": one.metavar}
     flag: dict[str, Any] = {"envvar": one.option.envvar or None, "show_envvar": False}
     flag |= {"is_eager": True, "callback": about} if one.name in ("usage", "version") else {}
-    argument = typer.Argument() if not one.names else typer.Option(*one.names, **(flag if one.flag else value))
-    kind: Any = bool if one.flag else list[str] | None if one.repeats else str | None
-    default = inspect.Parameter.empty if one.default is REQUIRED else False if one.flag else None
+    argument = typer.Argument() if not one.names else typer.Option(*one.names, **(flag if one.is_flag else value))
+    kind: Any = bool if one.is_flag else list[str] | None if one.repeats else str | None
+    default = inspect.Parameter.empty if one.default is REQUIRED else False if one.is_flag else None
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(one.name, keyword, default=default, annotation=Annotated[kind, argument])
 
@@ -122,7 +122,7 @@ def good_value(one: Declared) -> str:
 def spelled(draw: st.DrawFn, one: Declared, value: st.SearchStrategy[str]) -> list[str]:
     """Return words that give the option *one* a value, in any of the ways there are."""
     name = draw(st.sampled_from(one.option.names))
-    if one.flag:
+    if one.is_flag:
         return [name]
     text = draw(value)
     attached = f"{name}={text}" if name.startswith("--") else name + text
