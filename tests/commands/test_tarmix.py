@@ -179,7 +179,7 @@ def test_progress_knows_no_number_of_shards_that_are_read_again(folder: Path, mo
             account=account,
             source=cli.Inputs(inputs=["7", "a.tar", "3", "c.tar"]),
             output=cli.Output(url=f"{stop}.tar"),
-            wanted=MixingOptions(stop=stop),
+            mixture=MixingOptions(stop=stop),
         )
         assert drawing.counts_in_words(account, 1.0).startswith(said)
 
