@@ -196,7 +196,10 @@ class SampleDirectories:
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
-    """Write the key and the members of *sample* as files into *folder*. Raises: SampleFailedError, OSError."""
+    """Write the key and the members of *sample* as files into *folder*; *base*: name of the files, before the dot.
+
+    Raises: SampleFailedError for a name that can't be a file, or that two members have; OSError for other failures.
+    """
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
     _write_file(folder, base + b"." + KEY_FILE, Member(b"", sample.raw_key, 0, 0, len(sample.raw_key)))

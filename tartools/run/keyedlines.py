@@ -21,8 +21,8 @@ _lock = threading.Lock()
 def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
     """Write *lines* (bytes without newlines) to stderr, each as "KEY: LINE", without other output between them.
 
-    Errors of writing are ignored, and the rest dropped. Once `stopped()`, it does not wait for a full stderr: no signal
-    comes to this thread, which would wait for ever.
+    *key*: of a sample; control characters are escaped. Errors of writing are ignored, and the rest dropped. Once
+    `stopped()`, it does not wait for a full stderr: no signal comes to this thread, which would wait for ever.
     """
     begin = printable(key.decode("utf-8", "surrogateescape")).encode()
     data = b"".join(b"%b: %b\n" % (begin, line) for line in lines)

@@ -105,7 +105,7 @@ def connect_cluster(address: str | None) -> Iterator[ModuleType]:
 def limit_cores(ray: ModuleType, cpus: float, account: Account) -> float:
     """Return the number of cores that an item requests: *cpus*, but not more than the largest node has; 0: all of it.
 
-    Warns through *account* if *cpus* is more than the largest node has.
+    *ray*: the module, connected to a cluster. Warns through *account* if *cpus* is more than the largest node has.
     """
     cores = max(_node_cores(ray), default=0.0)
     if not cpus:

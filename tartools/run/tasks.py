@@ -169,7 +169,7 @@ def make_tasks(items: Iterable[str], command: Sequence[str], output: str, *, for
 
 
 def _check_outputs(tasks: Sequence[Task]) -> None:
-    """Raise UsageError if two tasks write one output, or if one writes the item of another."""
+    """Raise UsageError if two of *tasks* write one output, or if one writes the item of another."""
     items: dict[str, str] = {}  # by output
     for task in tasks:
         if task.output in items:

@@ -55,7 +55,7 @@ def check_facts(
 
 
 def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
-    """Return the fields with payloads that were only checked by their first bytes, sorted.
+    """Return the fields in *summary* with payloads that were only checked by their first bytes, sorted.
 
     *decoded*: True if payloads were decoded; some fields can't be, or have payloads that are too large.
     """

@@ -279,7 +279,10 @@ def sides_in_words(pictures: Facts) -> str:
 
 
 def broken_in_words(payloads: Facts) -> str:
-    """Return the number of broken *payloads*, and the key of the first and the reason, in words."""
+    """Return the number of broken payloads, and the key of the first and the reason, in words.
+
+    *payloads*: facts of --json about the pictures or lengths of a field.
+    """
     return f"{payloads['broken']}, first {shorten(payloads['broken_in'])} ({payloads['why']})"
 
 
@@ -406,7 +409,7 @@ def length_table(name: str, lengths: Facts) -> Section:
 
 
 def class_tables(facts: Facts) -> Iterator[Section]:
-    """Yield a table of the most frequent classes for each field with classes."""
+    """Yield a table of the most frequent classes for each field and column in *facts* that has classes."""
     for field in (*(facts["fields"] or ()), *facts.get("values", ())):
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
@@ -430,7 +433,7 @@ def class_tables(facts: Facts) -> Iterator[Section]:
 
 
 def combination_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the table of combinations of fields, unless all samples have the same fields."""
+    """Yield the table of the combinations of fields in *facts*, unless all samples have the same fields."""
     combinations = facts["combinations"]
     if combinations is None or len(combinations) > 1:
         rows = [
@@ -452,7 +455,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
 
 
 def shard_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the table about the sizes of shards, if there are several."""
+    """Yield the table about the sizes of shards in *facts*, if there are several shards."""
     shards = facts["shards"]
     if shards["count"] > 1:
         samples, sizes = shards["samples"], shards["bytes"]
@@ -468,7 +471,7 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
 
 
 def flaw_lines(summary: Summary) -> Iterator[str]:
-    """Yield a line about samples that are broken, and one for each field that most samples have and some lack."""
+    """Yield a line about samples in *summary* that are broken, and one for each field that most have and some lack."""
     if broken := summary.findings.get("broken"):
         yield flaw_line("broken", broken.count, broken.first, summary.samples)
     if summary.many_combinations:

@@ -85,7 +85,8 @@ class Imbalance:
     def describe(self, parts: Sequence[Part], classes: Sequence[str]) -> str:
         """Return a sentence on the class and part where the part's fraction of the class is furthest from its share.
 
-        *classes*: the values that stand for the indexes of classes, for the sentence. "" if there is no class.
+        *parts*: with their shares, as given to the constructor. *classes*: the values that stand for the indexes of
+        classes. "" if there is no class.
         """
         weights = sum(part.weight for part in parts)
         difference, index, number = max(

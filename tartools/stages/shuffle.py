@@ -65,8 +65,9 @@ def interleave(shards: Iterable[Iterator[Item]], max_open: int) -> Iterator[Item
 def draw_samples(samples: Iterable[Sample], count: int, seed: int, account: Account) -> Iterator[Sample]:
     """Yield *count* of *samples*, drawn at random by *seed* without repetition; all if there are fewer.
 
-    Counts the samples that are not drawn as left out. Order: that of the input. Holds: *count* samples, owned; the
-    first is yielded when the input has ended.
+    Samples that are not drawn are counted as left out in *account*. Order: that of the input. Holds: *count* samples,
+    copied; the first is yielded when the input has ended.
+
     Vitter, "Random Sampling with a Reservoir" (ACM TOMS 11, 1985), algorithm R.
     """
     import random  # takes 10 ms, so import it only when needed

@@ -68,8 +68,9 @@ def gather_batches(
 ) -> Iterator[Batch]:
     """Yield the sample of each of *record_lists*: small ones in batches read into memory, each larger one alone.
 
-    Each list has the record of a sample in *files*, or the records of its parts, which are joined. `account`: counts
-    joined and left-out parts. In a batch, no two samples side by side have one key.
+    Each list has the record of a sample in *files*, or the records of its parts, which are joined; *order* says which
+    of two members with one path is kept. `account`: counts joined and left-out parts. In a batch, no two samples side
+    by side have one key.
     Holds: 1 MiB, and up to 16 MiB of a joined sample.
     """
     small: list[SampleRecord] = []

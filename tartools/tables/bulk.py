@@ -24,12 +24,13 @@ MAX_TEXTS_COMPARED = 8  # distinct texts that are found by comparison; with more
 class Bulk:
     """Samples in columns, with the places of their payloads. f is the index of a field, n the index of a sample.
 
-    `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case. `offsets[f, n]`: of the payload, in
-        bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of joined samples they tell only
-        the order of the fields. `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not
-        asked for.
-    `uniform`: True if all samples have all fields, in this order. `columns[f][n]`: the payload; if `columns` is None,
-        the payload is in `data`, from `places[f, n]` on.
+    `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case.
+    `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of
+        joined samples they tell only the order of the fields.
+    `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not asked for.
+    `uniform`: True if all samples have all fields, in this order.
+    `columns[f][n]`: the payload, for the fields that were asked for; if `columns` is None, the payload is in `data`,
+        from `places[f, n]` on.
 
     `offsets`, `sizes` and `places` are arrays of int64 with a row for each field.
     """

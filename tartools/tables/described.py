@@ -81,8 +81,8 @@ def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any
     """Return (order, flags): the fields of each sample in the order of the archive, and True if they fill its extent.
 
     *offsets* and *sizes*: of payloads in one set of shards, arrays of int64 with a row for each sample, a column for
-    each field; an offset is -1 for an absent field, less for a repeated one. A row of the order has indexes of fields,
-    then -1. A flag says that the sample has no other members.
+    each field; an offset is -1 for an absent field, less for a repeated one. *extents*: of the samples in this set. A
+    row of the order has indexes of fields, then -1. A flag says that the sample has no other members.
     """
     import numpy as np
 

@@ -152,7 +152,10 @@ def fact_columns(name: str, measured: str) -> list[Fact]:
 
 
 def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
-    """Return the facts of *member*, of the field *name*, of the kind that has facts. Raises: TarToolsError."""
+    """Return the facts of *member*, of the field *name*, whose kind must have facts: a picture, sound or video.
+
+    *decode*: decode it, so that a broken one is found; else only its header is read. Raises: TarToolsError.
+    """
     kind = measured_kind(name)
     assert kind is not None
     assert kind.measure is not None

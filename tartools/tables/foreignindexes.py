@@ -107,7 +107,7 @@ class IndexedSample(NamedTuple):
     def refusal(self, why: str, field: bytes = b"") -> SampleError:
         """Return the error that the member *field* of this sample can't be in an index.
 
-        *why*: the end of the sentence.
+        *why*: the end of the sentence. *field*: b"" for a sample without a field.
         """
         name = join_path(self.key, field).decode("utf-8", "surrogateescape")
         return SampleError(f"the member {name!r} {why}", url=self.shard)

@@ -362,7 +362,10 @@ def rows_in_order(
 
 
 def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
-    """Yield the rows of *inputs* in the order that *places*, from `places_by_row`, give, in record batches."""
+    """Yield the rows of *inputs* in the order that *places*, from `places_by_row`, give, in record batches.
+
+    They have *columns*, None for all, and `ROW_COLUMN`, the row number. *tmpdir*: folder of the temporary file.
+    """
     size = max(MIN_SORTED_ROWS, -(-len(places) // MAX_SORTED_PARTS))
     with closing(scratch_file(tmpdir)) as file:
         stored: list[list[Stored]] = [[] for _ in range(0, len(places), size)]

@@ -323,10 +323,10 @@ def column_names(columns: Iterable[Column]) -> list[str]:
 
 
 def values_without_reading(columns: SampleColumns, name: str) -> Sequence[Any] | None:
-    """Return the values of the column *name*, one for each sample, None for an absent one; None if it is not there.
+    """Return the values of the column *name* in *columns*, one for each sample, None for an absent one.
 
     If the table says that no sample has the field, all values are None. If the result is None, the samples have to be
-    read.
+    read: there is no such column.
     """
     values = columns.values(name)
     if values is None and name not in PSEUDO_FIELDS and columns.lacks_field(name.partition(":")[0]):

@@ -117,9 +117,11 @@ class LocalShards:
         return data if len(data) == sum(sizes) else None
 
     def open_shards(self, rows: Extents, low: int, high: int) -> list[io.FileIO]:
-        """Return the open shard of each of the rows *low* to *high* (exclusive), in up to `max_shards` shards.
+        """Return the open shard of each of the rows *low* to *high* (exclusive) of *rows*.
 
-        They stay in the cache: the caller does not close them. Raises: RowError; StorageError.
+        These rows may be in up to `max_shards` different shards. The files stay in the cache: the caller does not close
+        them. Raises: RowError if a shard can't be opened, or has another version than in the table; StorageError if a
+        shard that leaves the cache has changed.
         """
         numbers = rows.numbers[low:high].tolist()
         files_by_shard = {number: self.open_shard(rows, low + numbers.index(number)) for number in set(numbers)}

@@ -311,10 +311,10 @@ def _is_encodable(name: str) -> bool:
 
 
 def join_types(first: Any, second: Any) -> Any:
-    """Return a type for the values of both types: the same, a number, lists or objects of joined types, or text.
+    """Return an Arrow type for the values of both types: the same, a number, lists or objects of these, or text.
 
-    `pyarrow.unify_schemas` agrees for the types of `json_type`. For others its result can't hold all values:
-    int64 for uint64 and int64.
+    *first*, *second*: Arrow types. `pyarrow.unify_schemas` agrees for the types of `json_type`. For others its result
+    can't hold all values: int64 for uint64 and int64.
     """
     try:
         return _join_types(first, second)

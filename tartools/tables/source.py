@@ -167,7 +167,7 @@ def open_parquet(
 def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatError) -> TarFormatError:
     """Return the error for the *file* that pyarrow can't open because of *error*: no Parquet, truncated, or damaged.
 
-    *noun*: the noun for the file in messages.
+    *url*: of the file; *noun*: the noun for it in messages.
     """
     size = file.seek(0, io.SEEK_END)
     file.seek(0)

@@ -106,7 +106,11 @@ class Table:
     @overload
     def __getitem__(self, index: slice | Sequence[int] | np.ndarray[Any, Any]) -> list[Sample]: ...
     def __getitem__(self, index: Any) -> Sample | list[Sample]:
-        """Return the sample of a row, or the list of samples of many rows, in the given order."""
+        """Return the sample of the row *index*, or the list of samples of many rows, in the given order.
+
+        *index*: a whole number, a slice, or a list or array of whole numbers; negative ones count from the end. Raises:
+        IndexError for a row that does not exist; TypeError for another index.
+        """
         if hasattr(index, "__index__") and not getattr(index, "ndim", 0):
             return self._samples([self._check_row(operator.index(index))])[0]
         return self._samples(self._numbers(index))

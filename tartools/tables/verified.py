@@ -111,7 +111,11 @@ class VerifiedReader:
     def _bulk(
         self, rows: Extents, get_buffer: GetBuffer | None, fields: Collection[str] | None, join: JoinParts | None
     ) -> Bulk | None:
-        """Return the members in the extents of *rows*, after *join* if they are parts of samples: see `bulk`."""
+        """Return the members in the extents of *rows* as a `Bulk`, after *join* if they are parts of samples.
+
+        `get_buffer(size)`: returns the buffer for payloads; None: into columns or new memory. *fields*: the ones to
+        read, in lower case, if samples are large and local; None: all. None if only `samples` can read them.
+        """
         import numpy as np
 
         is_remote, sizes = np.array(self.catalog.is_remote)[rows.numbers], rows.ends - rows.begins
@@ -270,7 +274,7 @@ class VerifiedReader:
         return Batch(part, self._urls(rows, at, min(at + count, len(rows))))
 
     def _urls(self, rows: Extents, low: int, high: int) -> str | list[str]:
-        """Return the URL of the shard of the rows *low* to *high* (exclusive); if they differ, the list of the URLs."""
+        """Return the URL of the shard of rows *low* to *high* (exclusive) of *rows*; if they differ, a list of URLs."""
         if high == low + 1:
             return self.catalog.urls[int(rows.numbers[low])]
         numbers: list[int] = rows.numbers[low:high].tolist()

@@ -111,7 +111,10 @@ class Overview:
         self.counts.add(part)
 
     def _add_values(self, combinations: Iterable[Combination]) -> None:
-        """Add the values of fields that may hold classes to `orders`, for the samples that follow those counted."""
+        """Add the values of fields that may hold classes to `orders`, for the samples that follow those counted.
+
+        *combinations*: these samples, grouped by their fields.
+        """
         values: dict[str, list[tuple[int, str]]] = {}
         for same in combinations:
             for column in same.columns:

@@ -157,7 +157,7 @@ def flag_playable(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
 
 
 def html_page(tiles: Sequence[PageTile], title: str, overview: Overview) -> str:
-    """Return the HTML of the page of *tiles*; *overview* has the counts of all samples."""
+    """Return the HTML of the page of *tiles* with this *title*; *overview* has the counts of all samples."""
     style, script = part_of_page("css"), part_of_page("js")
     policy = "; ".join(
         (
@@ -192,9 +192,9 @@ def hash_source(inline: str) -> str:
 
 
 def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
-    """Return the HTML line of totals: samples, bytes and broken members.
+    """Return the HTML line of totals from *overview*: samples shown, bytes and broken members.
 
-    A button filters the samples with broken members, if any is shown.
+    A button filters the samples with broken members, if any is among *tiles*.
     """
     parts = [overview.choice_text, in_units(overview.sizes.total)]
     if overview.broken.count:

@@ -43,9 +43,10 @@ class Access:
         return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
 
     def check(self, headers: Mapping[str, str], query_token: str, is_opening: bool) -> None:
-        """Raise RefusedError unless a request with these *headers*, and token in its address, may be answered.
+        """Raise RefusedError unless a request with these *headers* may be answered.
 
-        *is_opening*: True for the address that is printed, which may be opened from anywhere.
+        *query_token*: the token in its address, "" without one: then the cookie has to have it. *is_opening*: True for
+        the address that is printed, which may be opened from anywhere.
         """
         host = headers.get("Host") or ""
         if host_name(host) not in HOST_NAMES:

@@ -44,9 +44,10 @@ class ChosenSamples(NamedTuple):
 
 
 def positions_in_bitmap(text: object, rows: int) -> Any:
-    """Return the ascending positions, an array, of the bits that are 1 in the bitmap *text*, in base64.
+    """Return the ascending positions of the bits that are 1 in the bitmap *text*, in base64: an array of uint32.
 
-    Bit n % 8 of byte n // 8, from the lowest bit on, is position n. Raises: QuestionError.
+    Bit n % 8 of byte n // 8, from the lowest bit on, is position n. *rows*: number of samples, which is the number of
+    bits. Raises: QuestionError for another size, or no base64.
     """
     import numpy as np
 

@@ -83,6 +83,8 @@ def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, A
 def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
     """Return the edges of the bins of a histogram from *low* to *high*, of equal width; the last is above *high*.
 
+    There are up to 24 bins (BINS). *is_integer*: True for whole numbers, so that edges are whole, too.
+
     >>> bin_edges(0, 3, True), bin_edges(1, 100, True)[:3], bin_edges(5.0, 5.0, False)[0]
     ([0, 1, 2, 3, 4], [1, 6, 11], 5.0)
     """

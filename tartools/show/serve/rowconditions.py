@@ -73,7 +73,7 @@ def words_condition(words: str, index: RowIndex) -> Condition:
 
 
 def _word_condition(word: str, index: RowIndex) -> Condition:
-    """Return the condition for one of the words of a search, `column==value` and `column=part` included."""
+    """Return the condition for *word*, one word of a search; `column==value` and `column=part` are about one column."""
     name, is_whole, value = word.partition("==")
     if is_whole and name in index.columns:
         return Condition(f"CAST({index.columns[name].sql} AS VARCHAR) = ?", (value,))
@@ -177,7 +177,10 @@ def sql_condition(text: str, index: RowIndex) -> Condition:
 
 
 def _parse(text: str, index: RowIndex) -> Any:
-    """Return the only statement, as DuckDB parses it, of a query with the condition *text*. Raises: QuestionError."""
+    """Return the statement of a query with the condition *text*, as DuckDB parses it: JSON. Nothing of it runs.
+
+    Raises: QuestionError if it is not SQL, or several statements.
+    """
     query = f"SELECT 1 FROM {ROWS_TABLE} WHERE ({text}\n)"  # noqa: S608  # parsed, not run
     parsed = json.loads(index.ask("SELECT CAST(json_serialize_sql(?) AS VARCHAR)", [query])[0][0])
     if parsed.get("error"):

@@ -75,7 +75,7 @@ def _text_rank(name: str) -> int:
 
 
 def _beginning(source: SampleSource, place: MemberPlace) -> str:
-    """Return the first 300 characters of the text at *place*."""
+    """Return the first 300 characters (ROW_TEXT_CHARS) of the text at *place*, read from *source*."""
     data = source.read(place, 0, min(place.size, ROW_TEXT_BYTES))
     return data.decode("utf-8", "replace")[:ROW_TEXT_CHARS]
 

@@ -115,7 +115,7 @@ class PageServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer the requests of one connection."""
+        """Answer the requests of one connection, then let another one in."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -271,7 +271,10 @@ class PageHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _begin(self, status: int, type_: str, size: int | None, headers: Mapping[str, str]) -> None:
-        """Send the status and the headers of an answer of *size* bytes; None: the body is chunked."""
+        """Send the status and the headers of an answer of *size* bytes; None: the body is chunked.
+
+        *type_*: its Content-Type. *headers*: besides those of all answers.
+        """
         self.send_response(status)
         length = {"Transfer-Encoding": "chunked"} if size is None else {"Content-Length": str(size)}
         length = {} if status in NO_BODY else length

@@ -140,9 +140,10 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, shard_place: S
     """Add findings about *groups* of samples with one key to *summary*; yield each group with its verdicts.
 
     Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the first.
-    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*. *summary* has to
-    have all samples once the first group comes. Samples that are parts of one sample count as one in it from then on. A
-    group of keys in different Unicode forms gets a finding, and is not yielded.
+    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
+
+    *summary* has to have all samples once the first group comes. Samples that are parts of one sample count as one in
+    it from then on. A group of keys in different Unicode forms gets a finding, and is not yielded.
     """
     listed_places: set[tuple[int, int]] = set()
     for group in groups:  # with the first one, all have been read

@@ -186,8 +186,8 @@ class InputsToCheck:
 def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[StorageError] = ()) -> InputsToCheck:
     """Return the inputs *urls* for a check, with tables and missing inputs recorded.
 
-    *faults*: the errors of archives whose parts are not whole; such parts are among *urls*. Raises: StorageError if a
-    server fails; UsageError for a URL that names no input.
+    *reading*: how they are to be read. *faults*: the errors of archives whose parts are not whole; such parts are among
+    *urls*. Raises: StorageError if a server fails; UsageError for a URL that names no input.
     """
     inputs = InputsToCheck(urls, reading)
     for number, url in enumerate(urls):

@@ -98,8 +98,8 @@ def note_dataset(summary: Summary, inputs: InputsToCheck) -> DatasetCard:
 def repository_shards(inputs: InputsToCheck) -> list[Shard]:
     """Return the shards among *inputs* that have a name, sorted by number, with their paths in the repository.
 
-    For shards on the hub that is the data set; for all others the folder that holds them, or the one above if it is
-    `data`. Tables, missing shards, stdin and commands are left out.
+    The repository of shards on the hub is their data set; of all others it is the deepest folder that holds them, or
+    the one above if that is `data`. Tables, missing shards, stdin and commands are left out.
     """
     shards: list[Shard] = []
     outside: list[Shard] = []

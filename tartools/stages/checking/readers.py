@@ -91,7 +91,10 @@ class ReaderRules:
         return bool(self.plain_types)
 
     def decoder(self, name: str) -> tuple[Decoder | None, bool]:
-        """Return (decoder of the field *name*, True if the payload is decompressed before); None without a decoder."""
+        """Return (decoder of the field *name*, True if the payload is decompressed before it is decoded).
+
+        The decoder is None for a field that is not decoded.
+        """
         last = suffix_of(name)
         is_packed = last in self.codecs
         return self.decoders.get(suffix_of(name.rpartition(".")[0]) if is_packed else last), is_packed
@@ -102,12 +105,12 @@ class ReaderRules:
 
 
 def text_type(payload: bytes) -> ValueType:
-    """Return the type of a text. Raises: UnicodeDecodeError if it is not UTF-8."""
+    """Return the type of *payload*, a text: "string". Raises: UnicodeDecodeError if it is not UTF-8."""
     return type_of_text(payload.decode())
 
 
 def arrow_json_type(payload: bytes) -> ValueType:
-    """Return the type of a JSON value as a column of Arrow. Raises: ValueError if it is not JSON, or too deep."""
+    """Return the type of *payload*, JSON, as a column of Arrow. Raises: ValueError if it is not JSON, or too deep."""
     try:
         kind = type_of_value(parse_json(payload))
     except RecursionError:
@@ -127,29 +130,35 @@ def _depth(kind: ValueType) -> int:
 
 
 def arrow_integer_type(payload: bytes) -> ValueType:
-    """Return the type of a number in digits. Raises: ValueError if it is no integer, or has more than 64 bits."""
+    """Return the type of *payload*, a number in digits: "int64". Raises: ValueError if it is no integer of 64 bits."""
     return type_of_value(int(payload))
 
 
 def array_type(payload: bytes) -> ValueType:
-    """Return the type of a .npy file as a column of Arrow. Raises: ValueError, or another exception of numpy."""
+    """Return the type of *payload*, a .npy file, as a column of Arrow.
+
+    Raises: ValueError, or another exception of numpy.
+    """
     return type_of_array(read_npy(payload))
 
 
 def archive_type(payload: bytes) -> ValueType:
-    """Return the type of a .npz file as a column of Arrow. Raises: ValueError, or another exception of numpy."""
+    """Return the type of *payload*, a .npz file, as a column of Arrow: a `StructType` with a name for each array.
+
+    Raises: ValueError, or another exception of numpy.
+    """
     return StructType(tuple((name, type_of_array(array)) for name, array in read_npz(payload).items()))
 
 
 def read_npy(payload: bytes) -> Any:
-    """Return the array in a .npy file. Raises: ValueError, or another exception of numpy."""
+    """Return the array in *payload*, a .npy file. Raises: ValueError, or another exception of numpy."""
     from numpy.lib import format as npy
 
     return npy.read_array(io.BytesIO(payload), allow_pickle=False)
 
 
 def read_npz(payload: bytes) -> dict[str, Any]:
-    """Return the arrays in a .npz file, by name. Raises: ValueError, or another exception of numpy."""
+    """Return the arrays in *payload*, a .npz file, by name. Raises: ValueError, or another exception of numpy."""
     import numpy as np
 
     archive = np.load(io.BytesIO(payload), allow_pickle=False)
@@ -209,9 +218,10 @@ def check_as_reader(rows: Rows, summary: Summary, reader: ReaderRules) -> None:
 def check_combination(
     group: Combination, begins: Sequence[int], shard: int, summary: Summary, reader: ReaderRules
 ) -> None:
-    """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*.
+    """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*, with their types.
 
-    *begins*: for each sample its byte in the shard, in a table its row.
+    *begins*: for each sample its byte in the shard, in a table its row. *reader*: the library whose rules are checked;
+    types are added only if it has one type for each field.
     """
 
     def place(number: int, detail: str) -> Place:

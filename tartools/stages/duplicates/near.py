@@ -151,9 +151,9 @@ def find_first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
 
 
 def find_first_equal(pictures: PictureHashes) -> Any:
-    """Return an array with the index of the first picture that has the same hash, colours and shape, for each picture.
+    """Return an array with the first of *pictures* that has the same hash, colours and shape, for each of them.
 
-    In most cases that is the picture itself.
+    Items are picture numbers; in most cases it is the picture itself.
     """
     numbers = [column[:, None].view(np.uint8) for column in (pictures.hashes, pictures.shapes)]
     packed = np.concatenate([*numbers, pictures.colours], axis=1)

@@ -209,7 +209,10 @@ class Expression:
                 self.fields_seen.update(dict.fromkeys(self._read().fields))
 
     def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
-        """Add *value* to the distinct values of *name* in *values*, for messages; set None for too many or too long."""
+        """Add *value* to the distinct values of *name* in *values*, in place, for messages.
+
+        Sets None instead for over 12 values (MAX_VALUES_IN_MESSAGE), or one of over 40 characters (MAX_VALUE_CHARS).
+        """
         distinct = values.setdefault(name, {})
         if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
             return

@@ -111,9 +111,9 @@ def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
 
 
 def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues], tmpdir: str | None) -> Pairs:
-    """Yield (keys, packed row numbers) of B's rows of values, in batches.
+    """Yield (keys, packed row numbers) of the rows of values *second*, in batches.
 
-    The values of each file are appended to *parts* before its keys are yielded.
+    The values of each file are appended to *parts* before its keys are yielded. *tmpdir*: folder of scratch files.
     """
     from tartools.formats.valuerows import ParquetValues, TextValues
 
@@ -134,7 +134,7 @@ def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues],
 def _spool_rows(second: SecondRows, url: str, form: str, spool: TextValues) -> Iterator[Sequence[bytes]]:
     """Yield the keys of the rows of text in *url*, in batches, once their values are in *spool*.
 
-    *form*: format of the text: tsv, csv or jsonl.
+    *second*: reads the rows. *form*: format of the text: tsv, csv or jsonl.
     """
     for keys, packed in second.read(url, form):
         try:
@@ -241,7 +241,7 @@ class JoinedRows:
         return pa.schema(columns)
 
     def _check_columns(self, names_of_a: Sequence[str]) -> None:
-        """Raise UsageError if A and B both have a column of values of one name."""
+        """Raise UsageError if one of *names_of_a*, the columns of A, is also a column of values of B in the result."""
         for name in self._names.values():
             if name in names_of_a:
                 fields = schema.fields_of(self._b.schema)

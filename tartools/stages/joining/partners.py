@@ -179,7 +179,8 @@ def make_second(
 ) -> SecondRows | SecondShards:
     """Return a reader of the second input, *urls*: `SecondShards` of shards and tables of samples, or `SecondRows`.
 
-    *rows*: options for files of rows. *chosen*: columns or fields to add.
+    *rows*: options for files of rows. *chosen*: columns or fields to add. *account*: counts bytes and samples read.
+    *reading*: how shards are read.
     Raises: UsageError if *urls* has both, or for shards with a key column, dots or an encoding in *rows*.
     """
     forms = [rows.form or row_format_of(url) or ("parquet" if is_table(url) else "tar") for url in urls]
@@ -337,7 +338,10 @@ class SecondShards:
         return [tar.rename_member(members[at], join_path(key, field)) for at, field in self._fields[names]]
 
     def check(self) -> None:
-        """Raise SampleError if no joined sample had a field that was asked for; StorageError if a file has changed."""
+        """Raise StorageError if a file has changed; SampleError if no joined sample had one of the chosen fields.
+
+        To be called after the join; nothing is said of fields if no sample was joined.
+        """
         self._files.check()
         fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))
         if fields_seen and (lost := " ".join(self.chosen.missing_words(fields_seen))):
