@@ -129,7 +129,7 @@ def parts(facts: Facts) -> Iterator[Part]:
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
         names = printable(" ".join(facts["undecoded"]))
-        large = any(each["code"] in LARGE_PICTURES for each in facts["findings"])
+        large = any(finding["code"] in LARGE_PICTURES for finding in facts["findings"])
         if not large and any(map(is_decoded, facts["undecoded"])):
             names += "; --decode decodes pictures, JSON, arrays, sounds and text"
         yield f"not decoded: {names}", ""

@@ -108,7 +108,7 @@ def conflict(first: ValueType, second: ValueType, path: str = "") -> str:
     """Return the first conflict of two types that Arrow does not merge, as text; "" if it merges them.
 
     It merges *first* and *second* if they are equal, one is null, or both are lists or objects whose common names have
-    types that it merges. *path*: the name of the value, such as `json.a`.
+    types that it merges. *path*: the name of the value, such as "json.a".
 
     >>> conflict(StructType((("a", "int64"),)), StructType((("a", "float64"), ("b", "bool"))), "json")
     'json.a: int64 and float64'
@@ -132,7 +132,7 @@ def conflict(first: ValueType, second: ValueType, path: str = "") -> str:
 def _inner_conflict(kind: ValueType, path: str) -> str:
     """Return the first list of values of several types in *kind*, as text; "" without one.
 
-    *path*: the name of the value, such as `json.a`.
+    *path*: the name of the value, such as "json.a".
     """
     if isinstance(kind, ListType):
         return conflict(kind.element, "null", f"{path}[]")
