@@ -139,7 +139,14 @@ def test_pages_are_found_in_a_target_folder(wheel: Path, tmp_path: Path) -> None
 
 def test_pages_are_found_below_a_prefix(wheel: Path, tmp_path: Path) -> None:
     """pip install --prefix, as --user, puts them where neither the package nor sys.prefix leads."""
-    options = ["-q", "--no-index", "--no-deps", "--prefix", tmp_path / "here"]
+    options = [
+        "-q",
+        "--no-index",
+        "--no-deps",
+        "--ignore-installed",
+        "--prefix",
+        tmp_path / "here",
+    ]  # or pip removes ours
     start(sys.executable, "-m", "pip", "install", *options, wheel)
     (packages,) = (tmp_path / "here").glob("lib/*/site-packages")
     program = "from tartools.cli.plainpage import find_page; print(find_page('tarcat'))"
