@@ -220,7 +220,8 @@ def test_the_workflows_run_what_the_readme_says() -> None:
     assert [step["run"] for step in jobs["linux"]["steps"] if "run" in step] == [".ci/run"]
     assert [step["run"] for step in jobs["exhaustive"]["steps"] if "run" in step] == [".ci/run -m exhaustive"]
     assert [step["run"] for step in jobs["macos"]["steps"] if "run" in step] == SETUP
-    assert workflow("release.yml")["publish"]["needs"] == ["test", "build"]
+    assert workflow("release.yml")["publish"]["needs"] == ["test", "build", "try"]
+    assert workflow("release.yml")["try"]["strategy"] == {"matrix": jobs["linux"]["strategy"]["matrix"]}
     assert workflow("release.yml")["test"]["uses"] == "./.github/workflows/tests.yml"
 
 

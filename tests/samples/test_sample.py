@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -91,6 +91,7 @@ def samples_of(parts: Iterable[Parsed]) -> list[Sample]:
     ]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text("abA_./", min_size=1, max_size=5).map(lambda t: t.rstrip("/") or "a"), max_size=12),
     st.sampled_from([1 << 30, 100]),
@@ -364,6 +365,7 @@ SORTED = {
 
 
 @pytest.mark.parametrize("kind", SORTED)
+@settings(deadline=None)
 @given(st.data())
 def test_encodings_keep_the_order(kind: str, data: st.DataObject) -> None:
     one, two = data.draw(SORTED[kind]), data.draw(SORTED[kind])

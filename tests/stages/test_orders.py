@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tartools.errors import StorageError
@@ -107,6 +107,7 @@ def test_a_shuffle_buffer_holds_what_it_was_told_to() -> None:
     assert sorted([first, *found]) == [*range(10)]
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=400), st.integers(100, 20000))
 def test_records_sort_at_any_memory(records: list[bytes], memory: int) -> None:
     assert list(external_sort(iter(records), memory, None)) == sorted(records)

@@ -46,6 +46,7 @@ def groups_of(names: list[bytes]) -> list[list[bytes]]:
     return [[names[n] for n, _ in group] for _, group in groupby(enumerate(numbered), lambda one: one[1])]
 
 
+@settings(deadline=None)
 @given(NAMES)
 def test_one_path(path: bytes) -> None:
     key, field = split_path(path)

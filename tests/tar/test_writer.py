@@ -187,6 +187,7 @@ def test_pax_headers_only_where_ustar_does_not_do(length: int, blocks: int) -> N
     assert len(encode_header(path, 5)) == blocks * BLOCK
 
 
+@settings(deadline=None)
 @given(length=st.integers(1, 12000))
 @example(length=85)
 @example(length=86)
