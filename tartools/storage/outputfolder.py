@@ -81,7 +81,7 @@ class OutputFolder:
         self._exists = os.path.isdir(self._path)
         parent, name = os.path.split(self._path)
         self._parents = [] if self._exists else make_directory(parent)
-        self._known: set[bytes] = set()  # folders that were made
+        self._made_folders: set[bytes] = set()  # folders that were made
         self._open = True
         try:
             with translate_os_errors(url):
@@ -120,8 +120,8 @@ class OutputFolder:
 
         It does not wait with TARTOOLS_FSYNC=0; on macOS data may get there later. Signals are handled after it.
 
-        Raises: ExistsError if a name is taken by now; StorageError. None appears then, except that a new folder stays
-        if only the last step fails, the sync of its name.
+        Raises: ExistsError if a name is taken by now; StorageError. Then none appears, or those that did disappear
+        again; one stays if it can't be moved back.
         """
         sync_all()  # one call for all files: to sync each of a million small ones would take hours
         with defer_signals(), translate_os_errors(self._url):
@@ -153,20 +153,23 @@ class OutputFolder:
     def _make_parents(self, path: bytes) -> None:
         """Make the folders on the way to *path* in the hidden folder. Raises: StorageError; OSError."""
         end = path.rfind(b"/")
-        if end < 0 or path[:end] in self._known:
+        if end < 0 or path[:end] in self._made_folders:
             return
         end = path.find(b"/")
         while end >= 0:
             folder = path[:end]
-            if folder not in self._known:
+            if folder not in self._made_folders:
                 if self._exists and (status := _status(self._target + b"/" + folder)) is not None:
                     _check_real_folder(status, self._name(folder))
                 os.mkdir(self._source + b"/" + folder)
-                self._known.add(folder)
+                self._made_folders.add(folder)
             end = path.find(b"/", end + 1)
 
     def _check_free(self, path: bytes) -> None:
-        """Raise ExistsError if the file *path* exists in the folder and may not be replaced."""
+        """Raise ExistsError if the file *path* exists in the folder and may not be replaced.
+
+        Raises: StorageError if it is a folder, or one of the inputs.
+        """
         status = _status(self._target + b"/" + path)
         if status is not None and stat.S_ISDIR(status.st_mode):
             raise StorageError("is a folder, and this writes a file of that name", url=self._name(path))
@@ -176,14 +179,22 @@ class OutputFolder:
             raise ExistsError(self._name(path))
 
     def _rename(self) -> None:
-        """Give the hidden folder the name of the output. Raises: ExistsError if that holds files by now; OSError."""
+        """Give the hidden folder the name of the output, and flush that to the disk; take it back if the flush fails.
+
+        Raises: ExistsError if the name is that of a file, or of a folder with files, by now; OSError.
+        """
         try:
             os.rename(self._hidden, self._path)
         except OSError as error:
             if os.path.lexists(self._path):
                 raise ExistsError(self._url) from error
             raise
-        sync_file(os.path.dirname(self._path))
+        try:
+            sync_file(os.path.dirname(self._path))
+        except OSError:  # a power cut could lose the name: the user is told of a failure, which leaves nothing behind
+            with suppress(OSError):
+                os.rename(self._path, self._hidden)
+            raise
 
     def _move_files(self) -> None:
         """Move the files of the hidden folder to the folder that exists; after a failure, move them back.
@@ -212,7 +223,10 @@ class OutputFolder:
         remove_tree(self._hidden)
 
     def _make_folder(self, path: bytes, undo: list[Callable[[], object]]) -> None:
-        """Make the folder *path* unless it exists, and append to *undo* how to remove it."""
+        """Make the folder *path* unless it exists; append to *undo* the function that removes it.
+
+        Raises: StorageError if *path* is a symbolic link or a file.
+        """
         target = self._target + b"/" + path
         if (status := _status(target)) is not None:
             _check_real_folder(status, self._name(path))
@@ -221,9 +235,10 @@ class OutputFolder:
         undo.append(partial(os.rmdir, target))
 
     def _move(self, path: bytes, undo: list[Callable[[], object]]) -> None:
-        """Move the file *path* to its place, and append to *undo* how to move it back, and the file that it replaces.
+        """Move the file *path* to its place; append to *undo* functions that remove it and restore the one it replaced.
 
-        Raises: ExistsError if the name is taken and files may not be replaced.
+        Raises: ExistsError if the name is taken and files may not be replaced; StorageError if it is a folder or an
+        input.
         """
         source, target = self._source + b"/" + path, self._target + b"/" + path
         self._check_free(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -331,6 +332,25 @@ def test_nothing_is_left(exists: bool, shard: Path, run: Run, inside: Inside, tm
     (tmp_path / "big.tar").unlink()
     assert "status 3" in run("tar2folder", "pipe:cat a.tar; exit 3", "-o", "x/d").failure(lines=1)
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_a_name_that_does_not_reach_the_disk(
+    shard: Path, inside: Inside, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The new folder has its name when the flush of that name fails: it goes again, and so does its new parent."""
+
+    def fail(fd: int) -> None:
+        if os.listdir(fd) == ["d"]:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setenv("TARTOOLS_FSYNC", "1")
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "sync", lambda: None)
+    assert inside("tar2folder", "a.tar", "-o", "x/d").failure() == "tar2folder: x/d: Input/output error\n"
+    assert os.listdir(tmp_path) == ["a.tar"]
+    monkeypatch.setattr(os, "fsync", os.fstat)
+    inside("tar2folder", "a.tar", "-o", "x/d").output()
+    assert tree(tmp_path / "x/d") == dict(PETS)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
