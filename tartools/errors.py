@@ -35,7 +35,7 @@ class TarToolsError(Exception):
 
     `str()` gives one printable line, "URL: at byte N: message" (a traceback of another process, which a library puts
     there, keeps its lines). It hides query and user info of *url*, which may be secret. *message* is printed as it is:
-    put URLs into it with `shown`.
+    put URLs into it with `shown`. `status`: the exit status of a command that fails with it.
     """
 
     status = 1
@@ -60,7 +60,10 @@ class StorageError(TarToolsError):
 
 
 class NotFoundError(StorageError):
-    """The file or object does not exist. As far as the server says, its bucket does."""
+    """An object, or a file on a server, does not exist. As far as the server says, its bucket does.
+
+    A missing local file is a plain StorageError.
+    """
 
 
 class ChangedError(StorageError):
@@ -101,7 +104,10 @@ _in_command = False
 
 @contextmanager
 def in_command() -> Iterator[None]:
-    """Make this process a command while the block runs: messages name options as command lines do, and it may fork."""
+    """Make `is_command` true while the block runs.
+
+    Messages then name options as command lines do, and this process may fork.
+    """
     global _in_command  # noqa: PLW0603
     before, _in_command = _in_command, True
     try:
@@ -135,13 +141,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def several(count: int, what: str, more: str = "") -> str:
-    """Return *count* and its noun: the singular *what* if it is 1, else the plural *more*, or *what* with an s.
+def several(count: int, singular: str, plural: str = "") -> str:
+    """Return *count* and its noun: *singular* if it is 1, else *plural*, which is *singular* with an s if it is "".
 
     >>> several(1, "shard"), several(1200, "shard"), several(2, "try", "tries")
     ('1 shard', '1,200 shards', '2 tries')
     """
-    return f"{count:,} {what if count == 1 else more or what + 's'}"
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def in_units(size: float) -> str:
@@ -165,12 +171,12 @@ def byte_size(text: str) -> int:
     >>> byte_size("64K"), byte_size("64KB"), byte_size("1.5e3")
     (65536, 64000, 1500)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)(?:([KMGTPkmgtp])(iB|B)?)?", text, re.ASCII)
-    if found:
-        base, power = (1000 if found[3] == "B" else 1024), " KMGTP".index((found[2] or " ").upper())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:[eE]\d+)?)(?:([KMGTPkmgtp])(iB|B)?)?", text, re.ASCII)
+    if match:
+        base, power = (1000 if match[3] == "B" else 1024), " KMGTP".index((match[2] or " ").upper())
         factor = base**power
-        if 1 <= float(found[1]) * factor <= MAX_FILE_BYTES:
-            return int((int(found[1]) if found[1].isdigit() else float(found[1])) * factor)
+        if 1 <= float(match[1]) * factor <= MAX_FILE_BYTES:
+            return int((int(match[1]) if match[1].isdigit() else float(match[1])) * factor)
     raise ValueError(f"not a number of bytes: {text!r}; write 1e9, 64K, 64KiB (1024) or 64KB (1000)")
 
 

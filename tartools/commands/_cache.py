@@ -48,9 +48,9 @@ def cache(
         removed = object_cache.clear(*([] if url is None else [url]))
         sys.stderr.write(f"tartools cache: {in_units(removed)} removed\n")
         return 0
-    entries = sorted(object_cache.entries(), key=lambda entry: -entry.used)
+    entries = sorted(object_cache.entries(), key=lambda entry: -entry.last_read)
     for entry in entries:
-        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M") if entry.used else "never"
+        used = datetime.fromtimestamp(entry.last_read).strftime("%Y-%m-%d %H:%M") if entry.last_read else "never"
         print_now(f"{in_units(entry.stored_size):>9} {in_units(entry.size):>9}  {used}  {shown(entry.url)}\n")
     cached_bytes = sum(entry.stored_size for entry in entries)
     sys.stderr.write(

@@ -67,7 +67,7 @@ def export(
     if selection.count is not None:
         samples = stop_after_written(samples, selection.count, account)
         account.progress.phase = Phase("", selection.count, lambda: account.samples_out)
-    writing = packed.writing_packed if form.is_packed else storage.open_sink
+    writing = packed.open_packed_sink if form.is_packed else storage.open_sink
     with close_at_end(samples), writing(output.url, output.force) as sink:
         write(check_readable_back(samples), sink)
         account.check()

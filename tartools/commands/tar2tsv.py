@@ -118,7 +118,7 @@ def tar2tsv(
         account.progress.phase = Phase("", first, lambda: account.samples_out)
     empty: list[textwrite.EmptyColumns] = []
     lines = outputs(gather(urls, account, reading, rows, max_workers=max_workers), empty)
-    with closing(lines), packed.writing_packed(output.url, output.force) as sink:
+    with closing(lines), packed.open_packed_sink(output.url, output.force) as sink:
         write_readable(textwrite.add_header(lines, shape), sink, output)
         textwrite.check_columns(shape, empty)
         account.check()

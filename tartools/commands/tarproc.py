@@ -185,7 +185,7 @@ def process_samples(
     with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
         tasks, threads = folders.write(samples), Threads(workers, make_runner(shells, work), shells.stop)
         window = max(MAX_SAMPLES_UNDER_WAY, workers)
-        with closing(call_in_window(tasks, threads, window, ordered=not work.unordered, busy=2 * workers)) as run:
+        with closing(call_in_window(tasks, threads, window, ordered=not work.unordered, max_calls=2 * workers)) as run:
             yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account, on_failure)
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""

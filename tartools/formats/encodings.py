@@ -49,7 +49,9 @@ def parse_encoding(name: str) -> str:
 
 
 def guess_encodings(texts: Iterable[bytes]) -> list[str]:
-    """Return the encodings in which *texts*, which are not UTF-8, would have common characters; the likeliest first.
+    """Return the encodings in which most non-ASCII characters of *texts* are common ones; the likeliest first.
+
+    *texts*: not UTF-8. Empty if no encoding fits.
 
     >>> guess_encodings(["书法/颜".encode("gbk")]), guess_encodings(["テスト".encode("cp932")])
     (['gbk'], ['cp932', 'cp866', 'cp437'])
@@ -63,7 +65,10 @@ def guess_encodings(texts: Iterable[bytes]) -> list[str]:
 
 
 def _common_share(data: bytes, candidate: _Candidate) -> float:
-    """Return the share of common characters among the non-ASCII characters of *data*; 0 if it can't be decoded."""
+    """Return the share of common characters among the non-ASCII characters of *data*, decoded by *candidate*.
+
+    0.0 if it can't be decoded, or if it has too many ASCII letters for this encoding (for cp1252: too few).
+    """
     try:
         text = data.decode(candidate.name)
     except UnicodeDecodeError:

@@ -101,8 +101,8 @@ def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
 def plan_class_members(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
     """Yield the members that say the class of each sample of *folder*: the name of the directory that it is in.
 
-    *field*: where the class goes. *names*: name in the archive by path of each file. Files in no directory get the name
-    of the folder, with a warning by *account*.
+    *field*: the field for the class. *names*: path of each file -> its name in the archive. Files in no directory get
+    the name of the folder, with a warning by *account*.
     """
     top = os.path.basename(os.path.abspath(folder))
     keys = {key for key, field in map(split_path, names.values()) if field}

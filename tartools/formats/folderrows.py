@@ -63,17 +63,17 @@ def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_
     """
     planned = plan_folder(folder, account, skip_special)
     matcher = _Matcher(folder, planned, table)
-    chosen = _RowFields(table)
+    row_fields = _RowFields(table)
     samples: list[PlannedSample] = []
     keys: dict[bytes, str] = {}
     lost: list[str] = []
     for index, row in enumerate(table.rows):
         try:
-            name, parts = matcher.parts_of(row, chosen.file_columns(row))
+            name, parts = matcher.parts_of(row, row_fields.file_columns(row))
             if parts is None:
                 lost.append(f"{row.place} ({name!r})")
                 continue
-            sample = _add_fields(parts, row, index, table, chosen)
+            sample = _add_fields(parts, row, index, table, row_fields)
         except TarToolsError as error:
             if error.url:
                 raise
@@ -82,7 +82,7 @@ def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_
             text = os.fsdecode(sample.key)
             raise SampleError(f"{row.place}: the key {text!r} is that of {earlier} too", url=table.url)
         samples.append(sample)
-    chosen.check_words()
+    row_fields.check_words()
     if lost and not samples:
         raise SampleError(f"no file that a row names is in {shown(folder.path)}; the first: {lost[0]}", url=table.url)
     _report_omissions(lost, "row without a file", "rows without a file", table.url, account)
@@ -158,7 +158,7 @@ class _Matcher:
         return [os.path.normpath(os.path.join(base, name)) for base in self._bases]
 
     def _find_sample(self, name: str) -> int | None:
-        """Return the number of the sample with the file *name* of the table; None if the folder has no such file."""
+        """Return the number of the planned sample with the file that the table calls *name*; None if none has it."""
         for path in self._candidates(name):
             path = path if path in self._by_file else self._forms.get(path, path)
             if path in self._by_file:
@@ -243,7 +243,7 @@ class _RowFields:
 
 
 def _add_fields(
-    parts: Sequence[PlannedMember], row: Row, index: int, table: FolderTable, chosen: _RowFields
+    parts: Sequence[PlannedMember], row: Row, index: int, table: FolderTable, row_fields: _RowFields
 ) -> PlannedSample:
     """Return the sample of the files *parts* with the fields of *row*, number *index* of *table*, sorted by field.
 
@@ -257,7 +257,7 @@ def _add_fields(
         text = table.keys(index, lambda name: _key_text(row, name))
         key = sample_key(text.encode("utf-8", "surrogateescape"))
     members = [part._replace(path=make_path(os.fsdecode(key), os.fsdecode(split_path(part.path)[1]))) for part in parts]
-    for field, value in chosen.fields_of(row):
+    for field, value in row_fields.fields_of(row):
         members += row_members(os.fsdecode(key), field, value)
     members.sort(key=lambda part: split_path(part.path))
     fields = [split_path(part.path)[1] for part in members]

@@ -245,9 +245,10 @@ class _FolderWriter:
     def _make_row(
         self, sample: Sample, members: Sequence[Member], paths: Sequence[bytes], texts: Sequence[Member]
     ) -> dict[str, str]:
-        """Return the row of *sample*: its files, *members* at *paths*, and its *texts*; see `add`.
+        """Return the row of *sample*: column -> the text of a cell, or for a table of JSON lines a JSON value.
 
-        Raises: SampleError if a name or text is not UTF-8, or a JSON field is not JSON.
+        It has the names of its files, *members* at *paths*, and its *texts*. Raises: SampleError if a name or text is
+        not UTF-8, or a JSON field is not JSON.
         """
         is_json = self._layout.table is not None and self._layout.table.endswith(".jsonl")
         row: dict[str, str] = {}

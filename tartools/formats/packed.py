@@ -48,10 +48,10 @@ def open_seekable_packed(url: str) -> io.BufferedReader:
 
 
 @contextmanager
-def writing_packed(url: str, force: bool = False) -> Iterator[Sink]:
-    """For the body of `with`: a sink that writes *url*, compressed if its name ends as a codec says (.gz ...).
+def open_packed_sink(url: str, force: bool = False) -> Iterator[Sink]:
+    """Yield a sink that writes *url*, compressed if its name ends as a codec says (.gz ...).
 
-    A command (pipe:) gets the data uncompressed. The output appears at the end of the body, unless that raises.
+    A command (pipe:) gets the data uncompressed. The output appears at the end of the block, unless that raises.
     *force*: replace an output that exists. Raises: StorageError if it exists without *force*, or can't be written.
     """
     codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]

@@ -78,9 +78,10 @@ def column_buffer_bytes(url: str) -> int:
 
 
 def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
-    """Yield *columns* of all rows of *table* in record batches, of some 4 MiB if rows of a row group are of one size.
+    """Yield *columns* of all rows of *table* as a `pyarrow.RecordBatch` each of some BATCH_BYTES, and up to BATCH_ROWS.
 
-    Raises: TarFormatError for a damaged file, also if it has another number of rows than it says.
+    They may have more bytes if the rows of a row group differ in size. Raises: TarFormatError for a damaged file, also
+    if it has another number of rows than it says.
     """
     rows = 0
     for group, _, count in table.groups():
@@ -128,10 +129,10 @@ class PayloadRows:
             row += len(batch)
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the columns of fields and keys, in record batches of some 4 MiB. Raises: TarFormatError.
+        """Yield the columns of fields and keys in record batches of pyarrow, of some BATCH_BYTES each.
 
-        The byte of a failure is up to where the file was read: where the columns of a damaged file begin can't be
-        asked, because pyarrow may end the process.
+        Raises: TarFormatError. The byte of a failure is up to where the file was read: where the columns of a damaged
+        file begin can't be asked, because pyarrow may end the process.
         """
         keys = [self._key] if self._key is not None else self._keys.columns
         columns = list(dict.fromkeys([*keys, *(name for name, _ in self._fields)]))
@@ -177,9 +178,10 @@ class PayloadRows:
             raise SampleError(f"row {number}: {error.message}", url=self._table.url) from None
 
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[Any]:
-        """Return the payload of each row of *column*, called *name*, from row *row* on: bytes, a `FileList`, or None.
+        """Return the payload of each row of *column*, a `pyarrow.Array` called *name*, from row *row* on.
 
-        *ending*: of the member's path, after the key; text is compressed if it names a codec.
+        It is bytes, a list of FileInList, or None. *ending*: of the member's path, after the key; text is compressed if
+        it names a codec.
         """
         column = plain_column(column)
         payloads = column_payloads(column, name, row)
@@ -233,7 +235,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     payload). Null is no field. Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type,
     other values have the text that tar2tsv writes.
 
-    Holds: a batch of 4 MiB, or a row. Raises: SampleError, naming the row; TarFormatError.
+    Holds: a batch of BATCH_BYTES, or a row. Raises: SampleError, naming the row; TarFormatError.
     """
     url = table.url
     key = table.names[columnfields.key_column(table.names, rows.key, url)]
@@ -276,9 +278,11 @@ def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Ite
 
 
 def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
-    """Return the value of each row of *column*, called *name*, whose first row is number *row* of *url*.
+    """Return the value of each row of *column*, a `pyarrow.Array` called *name*; None for null.
 
-    Values are those that `columnfields.field_and_payload` takes, or a `FileList`. Raises: SampleError.
+    *row*: number of its first row in *url*, for messages. Lists of numbers are NumPy arrays; other values are bytes,
+    text, numbers, lists, objects, or a list of FileInList.
+    Raises: SampleError.
     """
     column = plain_column(column)
     is_a, kind = schema.import_arrow().types, column.type
@@ -288,10 +292,11 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
 
 
 def plain_field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
-    """Return the value of each row of *column*, called *name*, whose first row is number *row* of *url*; None for null.
+    """Return the value of each row of *column*, a `pyarrow.Array` called *name*; None for null.
 
-    Values are bytes, a `FileList` that is not empty, text, numbers, lists and objects. Raises: SampleError for bytes
-    inside of objects, a picture that is only a path, and text that is not UTF-8.
+    *row*: number of its first row in *url*, for messages. Values are bytes, a list of FileInList that is not empty,
+    text, numbers, lists and objects. Raises: SampleError for bytes inside of objects, a picture that is only a path,
+    and text that is not UTF-8.
     """
     column = plain_column(column)
     kind = column.type

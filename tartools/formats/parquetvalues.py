@@ -40,7 +40,7 @@ FileList = list[FileInList]
 
 
 def plain_column(column: Any) -> Any:
-    """Return *column* as an array of its stored values, without an extension type or a dictionary."""
+    """Return *column*, a `pyarrow.Array`, with its stored values, without an extension type or a dictionary."""
     pa = schema.import_arrow()
     column = column.storage if isinstance(column, pa.ExtensionArray) else column
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
@@ -124,7 +124,7 @@ def require_bytes(payload: bytes | None, path: bytes | None, name: str, row: int
 
 
 def encode_column(column: Any, name: str) -> Sequence[bytes | None]:
-    """Return the payload of each row of *column*, called *name*, which has neither files nor lists of files.
+    """Return the payload of each row of *column*, a `pyarrow.Array` called *name* without files or lists of files.
 
     None for null. Bytes are as they are, text is UTF-8, other values are as tar2tsv writes them. Raises: SampleError
     for bytes inside of objects.

@@ -51,12 +51,13 @@ def column_kind(names: Iterable[str]) -> str:
 def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layout: ParquetLayout) -> None:
     """Write *samples* to *sink* as a Parquet file: a row each, in order, with `__key__` and a column for each field.
 
-    Pictures and sounds are structs of bytes and path. Columns are those of *layout*; without words, those of the
-    samples of the first row group, in the order of their members. Samples without a column are left out.
-    Samples are counted in *account*. Same samples, same bytes.
+    Pictures and sounds are structs of bytes and path. Columns are those of *layout*; if that names no words, those of
+    the samples of the first row group, in the order of their members. Samples without a column are left out. Samples
+    are counted in *account*. Same samples, same bytes.
 
-    Holds: a row group, which has 32 MiB of payloads and one more sample, several times: some 300 MB.
-    Raises: SampleError for a sample that has no place in the columns; the errors of *samples*; StorageError.
+    Holds: a row group several times, some 300 MB: it ends with the sample by which it has GROUP_BYTES of payloads, or
+    GROUP_ROWS. Raises: SampleError for a sample that has no place in the columns; the errors of *samples*;
+    StorageError.
     """
     pa = schema.import_arrow()
     file = SinkFile(sink)
@@ -110,7 +111,7 @@ class PayloadColumn(NamedTuple):
 class PayloadColumns:
     """The columns of *layout*, and the rows for the next row group.
 
-    Without words, samples add columns to the first one.
+    If the layout names no words, samples add columns until the first row group is written.
     `rows`: value by column for each sample that was added. `size`: bytes of their payloads.
     """
 
@@ -144,9 +145,9 @@ class PayloadColumns:
     def add(self, sample: Sample) -> bool:
         """Add a row for *sample*, and return True; return False, without a row, if it has no field for any column.
 
-        A column that it has no field for stays null. Without words, a new field adds a column until the first row group
-        is written. Raises: SampleError for a key or text that is not UTF-8, a payload that is too large, a field that
-        can't be a column, or two fields for one column.
+        A column that it has no field for stays null. If the layout names no words, a new field adds a column until the
+        first row group is written. Raises: SampleError for a key or text that is not UTF-8, a payload that is too
+        large, a field that can't be a column, or two fields for one column.
         """
         try:
             key = sample.raw_key.decode()

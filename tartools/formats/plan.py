@@ -400,7 +400,7 @@ def _suffix_of_file_name(text: bytes) -> str:
 def warn_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator[Sample]:
     """Yield *samples*; warn once of a key that equals an earlier one except for its Unicode form (NFC, NFD).
 
-    Holds: the first 10,000 keys that are not ASCII.
+    Holds: the first MAX_KEYS_REMEMBERED keys that are not ASCII; later ones are compared with none.
     """
     keys: dict[bytes, bytes] = {}  # by their form NFC
     is_reported = False
@@ -420,8 +420,8 @@ def build_samples(planned: Iterable[PlannedSample], account: Account, name: str 
     """Yield the samples that the plan *name* has *planned*, in order: their payloads are read now.
 
     Members are new: mode 0644, owner and time 0. Samples and bytes are counted in *account*.
-    Holds: one sample; members above 1 MiB are ranges of local files, others above 16 MiB go to scratch.
-    Raises: StorageError if a URL cannot be read.
+    Holds: one sample; payloads above MAX_READ_BYTES are ranges of local files, of other URLs those above
+    MAX_PAYLOAD_IN_MEMORY go to scratch. Raises: StorageError if a URL cannot be read.
     """
     for key, parts in planned:
         members = [build_member(part, name) for part in parts]
@@ -447,9 +447,9 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
 
 
 def _large_member(part: PlannedMember, url: str) -> Member:
-    """Return the member for *part*, whose payload, of *url*, has more than 1 MiB: a range of a local file, else a copy.
+    """Return the member for *part*, whose payload is all bytes of *url*, a large local file or any other URL.
 
-    Raises: StorageError.
+    The payload is a range of a local file above MAX_READ_BYTES, else a copy. Raises: StorageError.
     """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
@@ -462,7 +462,7 @@ def _large_member(part: PlannedMember, url: str) -> Member:
 
 
 def join_chunks(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
-    """Return the bytes of *chunks*, joined: in memory, or in a scratch file if they are more than 16 MiB."""
+    """Return the bytes of *chunks*, joined: in memory, or in a scratch file if above MAX_PAYLOAD_IN_MEMORY."""
     buffer, scratch = bytearray(), None
     for chunk in chunks:
         buffer += chunk

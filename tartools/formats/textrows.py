@@ -137,11 +137,12 @@ def read_table(
     the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
     UTF-8.
 
-    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name* and the line, for a table without a header, and
-    for rows that are not *form* or have another number of cells than the header, after the rows before them.
+    Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name* and the line, for a table without a
+    header, and for rows that are not *form* or have another number of cells than the header, after the rows before
+    them.
 
     >>> rows = b"key,txt\n" + b"a,%b\n" % (b"x" * ROWS_CHUNK_BYTES) * 3
-    >>> [len(found.cells) for found in read_table(io.BufferedReader(io.BytesIO(rows)), "csv", "a.csv")[2]]
+    >>> [len(batch.cells) for batch in read_table(io.BufferedReader(io.BytesIO(rows)), "csv", "a.csv")[2]]
     [1, 1, 1]
     """
     check_no_utf16(file, name)
@@ -258,7 +259,7 @@ def _read_csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     is_utf8 = True  # all lines so far
 
     def text_by_line() -> Iterator[str]:
-        """Yield the lines of the file, read 256 KiB at a time; note whether all are UTF-8."""
+        """Yield the lines of the file, read ROWS_CHUNK_BYTES at a time; note whether all are UTF-8."""
         nonlocal is_utf8
         while lines_read := text.readlines(ROWS_CHUNK_BYTES):
             is_utf8 = is_utf8 and not _has_surrogates(lines_read)
@@ -386,7 +387,7 @@ def read_packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFor
     *rows*: which columns are read, and where keys end that are file names. A row's packed fields are marshalled pairs
     (field, payload); only the payload for a table with one field, whose name `rows.single` is then. An empty cell of
     TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
-    Holds: 256 KiB of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
+    Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":
         yield from _read_packed_objects(file, name, rows)
@@ -447,7 +448,8 @@ def _read_packed_objects(file: io.BufferedReader, name: str, rows: RowFormat) ->
 
     *rows*: which values are read, and where keys end that are file names. The bytes are marshalled pairs (field,
     payload); null and names that an object lacks are no field.
-    Holds: 256 KiB. Raises: SampleError, naming *name* and line, for a bad object, or a word that no object has.
+    Holds: ROWS_CHUNK_BYTES. Raises: SampleError, naming *name* and line, for a bad object, or a word that no object
+    has.
     """
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
     titles: dict[str, None] = {}

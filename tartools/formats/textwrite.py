@@ -199,9 +199,9 @@ def _key_returns_later(
 ) -> bool:
     """True if another sample with the key of *sample* follows in the same shard.
 
-    *following*: the values and samples that come next. If the shard is a plain file, up to 10,000 of them are read to
-    find that out; from other sources, which could take any time, none is. Keys that *account* knows to return need no
-    read.
+    *following*: the values and samples that come next. If the shard is a plain file, up to MAX_KEYS_REMEMBERED of them
+    are read to find that out; from other sources, which could take any time, none is. Keys that *account* knows to
+    return need no read.
     """
     if account.returning_keys.get(sample.raw_key) == sample.shard:
         return True
@@ -217,9 +217,11 @@ def _key_returns_later(
     return False
 
 
-def _missing_value_error(sample: Sample, name: str, torn: bool) -> SampleError:
-    """Return the error that *sample* has no value *name*; *torn*: True if its key returns later, which may be why."""
-    advice = f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if torn else f" {FILL_HINT}"
+def _missing_value_error(sample: Sample, name: str, returns_later: bool) -> SampleError:
+    """Return the error that *sample* has no value *name*; *returns_later*: its key returns later, which may be why."""
+    advice = (
+        f"; other members of this key are elsewhere in the shard: {SORT_HINT}" if returns_later else f" {FILL_HINT}"
+    )
     return failure_of(sample, f" has no value for {name!r}{missing_value_text(name, sample.fields)}{advice}")
 
 
@@ -237,7 +239,10 @@ def _bad_unicode_error(sample: "Sample | ListedRow", names: Sequence[str], value
 
 
 def make_line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
-    """Return a function: values of the columns *names*, in order -> a line of *form*, with its newline."""
+    """Return a function: values of the columns *names*, in order -> a line of *form*, with its newline.
+
+    *form*: "tsv" or "csv", where values are text, or "jsonl", where they are JSON values.
+    """
     if form == "jsonl":
         import json
 
@@ -259,7 +264,10 @@ def make_line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[objec
 
 
 def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
-    """Write *parts* to *sink*, 64 KiB or more at a time. If *parts* raises, the parts before are still written."""
+    """Write *parts* to *sink*, WRITE_CHUNK_BYTES or more at a time, and the rest at the end.
+
+    If *parts* raises, the parts before are still written.
+    """
     pending = bytearray()
     try:
         for part in parts:
@@ -319,14 +327,14 @@ def values_of_samples(
     typed: bool,
     verbatim: bool,
     account: Account,
-    together: Callable[[Batch], bytes | None] | None = None,
+    join_batch: Callable[[Batch], bytes | None] | None = None,
 ) -> Iterator[tuple[Any, Sample | ListedRow | Batch]]:
     """Yield (values of *columns*, sample) for each sample of *batches*, in order; count the samples in *account*.
 
     Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT_VALUE. With *verbatim*, names of
     fields are compared with case, and a final newline is kept. Samples from tables take values from the columns of the
-    table. If these have all values, no sample is read, and a `ListedRow` comes in its place.
-    *together*: returns the finished lines of a batch, or None; then (lines, batch) is yielded for the whole batch.
+    table. If these have all values, no sample is read, and a `ListedRow` comes in its place. `join_batch(batch)`
+    returns the finished lines of a batch, or None; then (lines, batch) is yielded for the whole batch.
     Holds: a batch.
     """
     make = make_json_getter if typed else make_getter
@@ -339,7 +347,7 @@ def values_of_samples(
                 yield row
             index += len(batch)
             continue
-        if together is not None and (lines := together(batch)) is not None:
+        if join_batch is not None and (lines := join_batch(batch)) is not None:
             account.samples_in += len(batch)
             yield lines, batch
             index += len(batch)
@@ -351,19 +359,20 @@ def values_of_samples(
 
 
 def _values_of_rows(
-    batch: Batch, listed: SampleColumns, columns: Sequence[Column], typed: bool, index: int
+    batch: Batch, table_rows: SampleColumns, columns: Sequence[Column], typed: bool, index: int
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
-    """Yield (values of *columns*, sample or `ListedRow`) for each sample of *batch*; its table rows are *listed*.
+    """Yield (values of *columns*, sample or `ListedRow`) for each sample of *batch*.
 
-    Samples are read only if the table lacks one of the values. *typed*: values are JSON values, a missing one is
-    ABSENT_VALUE; else text, a missing one is None. *index*: that of the first sample in all samples.
+    *table_rows*: its rows in the table. Samples are read only if the table lacks one of the values. *typed*: values are
+    JSON values, a missing one is ABSENT_VALUE; else text, a missing one is None. *index*: that of the first sample in
+    all samples.
     """
     nothing = ABSENT_VALUE if typed else None
-    answers = [column_answers(column, listed, typed, range(index, index + len(batch))) for column in columns]
+    answers = [column_answers(column, table_rows, typed, range(index, index + len(batch))) for column in columns]
     answered_columns = [values_in_columns(answer, nothing) for answer in answers]
     if None not in answered_columns:
         for number, row in enumerate(zip(*answered_columns, strict=True)):
-            yield list(row), ListedRow(listed, number)
+            yield list(row), ListedRow(table_rows, number)
         return
     for number, sample in enumerate(batch):
         yield [first_answer(answer, number, sample, index + number, nothing) for answer in answers], sample

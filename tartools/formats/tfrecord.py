@@ -63,7 +63,7 @@ def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots
         with closing(storage.open_read(url)) as stream:
             for at, record in read_records(open_records(stream, url), url):
                 try:
-                    sample = examples.sample(record, url)
+                    sample = examples.make_sample(record, url)
                 except SampleError as error:
                     raise SampleError(error.message, url=url, offset=at) from None
                 account.bytes_in += len(record)
@@ -150,7 +150,7 @@ class Examples:
         self.empty = 0
         self.first_empty = ""
 
-    def sample(self, record: bytes, url: str) -> Sample | None:
+    def make_sample(self, record: bytes, url: str) -> Sample | None:
         """Return the sample made of *record*, an Example; None if it has none of the chosen fields.
 
         Call it once for each record of all files, in order: it counts them, for keys that are made of the number of a
@@ -300,7 +300,8 @@ def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColum
 def choose_features(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
     """Return (index in *fields*, feature name) for each field that *chosen* takes.
 
-    Raises: SampleError for a field twice, and for a name that is not UTF-8, or is `KEY_FEATURE`.
+    Order: of the words of *chosen*, or else of *fields*. Raises: SampleError for a field twice, and for a name that is
+    not UTF-8, or is `KEY_FEATURE`.
     """
     places = {field: number for number, field in enumerate(fields)}
     if len(places) < len(fields):

@@ -25,8 +25,8 @@ from tartools.tables.source import open_parquet
 class TextValues:
     """The rows of tables of text, as columns for a table; in a temporary file until the types of all columns are known.
 
-    `rows`: their number. `schema`: the columns so far; numbers, text, lists and objects have the types that tarindex
-    gives.
+    *tmpdir*: folder of the temporary file; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so
+    far; numbers, text, lists and objects have the types that tarindex gives.
     """
 
     def __init__(self, tmpdir: str | None) -> None:
@@ -52,11 +52,14 @@ class TextValues:
 
     @property
     def schema(self) -> Any:
-        """The columns of the rows that were added, in order of appearance."""
+        """The columns of the rows that were added, in order of appearance, as a `pyarrow.Schema`."""
         return schema.import_arrow().schema([(name, schema.stored_type(kind)) for name, kind in self._types.items()])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows, in order, in record batches. *columns*: names to read, if they exist; None: all."""
+        """Yield the rows, in order, a `pyarrow.RecordBatch` for each `add`.
+
+        *columns*: names to read, if they exist; None: all.
+        """
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with reopen_scratch(self._file) as file:
             while length := file.read(8):
@@ -97,24 +100,24 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
 
 
 class ParquetValues:
-    """The columns of the Parquet file *url* that *how* chooses, under their new names, as columns for a table.
+    """The columns of the Parquet file *url* that *row_format* chooses, under their new names, as columns for a table.
 
-    `rows`: their number. `schema`: the columns, without the keys; dictionaries and extension types are replaced by the
-    types of their values. The file is opened anew by `keys` and by `batches`.
+    `rows`: their number. `schema`: the columns, without the keys, as a `pyarrow.Schema`; dictionaries and extension
+    types are replaced by the types of their values. The file is opened anew by `keys` and by `batches`.
     Raises: SampleError for a missing key column, a word without a column, or two columns of one name.
     """
 
-    def __init__(self, url: str, how: RowFormat) -> None:
-        self._url, self._dots = url, how.dots
+    def __init__(self, url: str, row_format: RowFormat) -> None:
+        self._url, self._dots = url, row_format.dots
         with self._open() as table:
             names = table.names
-            self._key = names[columnfields.key_column(names, how.key, url)]
+            self._key = names[columnfields.key_column(names, row_format.key, url)]
             places = {name: place for place, name in enumerate(names) if name != self._key}
-            columnfields.check_words(list(places), how, url)
+            columnfields.check_words(list(places), row_format, url)
             if twice := next((name for name in names if names.count(name) > 1), None):
                 raise SampleError(f"two columns are called {twice!r}", url=url)
             try:
-                self._columns = {field: names[place] for place, field in how.chosen.choose(places)}
+                self._columns = {field: names[place] for place, field in row_format.chosen.choose(places)}
             except SampleError as error:
                 raise SampleError(error.message, url=url) from None
             kinds: Mapping[str, Any] = {field.name: plain_type(field.type) for field in table.parquet.schema_arrow}
@@ -122,6 +125,7 @@ class ParquetValues:
             self.rows = table.rows
 
     def _open(self) -> Any:
+        """Return a context manager for the open Parquet file, a `ParquetSource`."""
         return open_parquet(self._url, buffer=column_buffer_bytes(self._url))
 
     def keys(self) -> Iterator[list[bytes]]:
@@ -139,7 +143,7 @@ class ParquetValues:
                 first += len(keys)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows, in order, in record batches. *columns*: names to read, if they exist; None: all."""
+        """Yield the rows in order, in record batches of pyarrow. *columns*: names to read, if they exist; None: all."""
         pa = schema.import_arrow()
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with self._open() as table:

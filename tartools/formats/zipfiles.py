@@ -137,7 +137,7 @@ class ZipSamples:
     `start`: the byte at which the directory begins.
     `specials`: links and special files, (name, kind).
     `left_out`: files that systems add, and those in hidden folders.
-    `returning_keys`: keys that return after other keys.
+    `returning_keys`: keys that return after other keys, among the first 10,000 samples.
     `names`: reads names, in *encoding* where it is given.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
@@ -295,7 +295,7 @@ class ZipSamples:
             raise SampleError(error.message, url=self.url) from None
 
     def chunks(self, file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
-        """Yield the payload of *info* from *file*, unpacked, in chunks of up to 256 KiB.
+        """Yield the payload of *info* from *file*, unpacked, in chunks of up to READ_CHUNK_BYTES.
 
         Raises: TarFormatError if its header, checksum or size differs from the directory.
         """
@@ -323,7 +323,7 @@ class ZipSamples:
     def read_member(self, file: BinaryIO, info: zipfile.ZipInfo) -> Member:
         """Return the member for the directory entry *info*, its payload read from *file*; mode 0644, owner and time 0.
 
-        Holds: its payload, above 16 MiB in a scratch file. Raises: TarFormatError, StorageError.
+        Holds: its payload, above MAX_PAYLOAD_IN_MEMORY in a scratch file. Raises: TarFormatError, StorageError.
         """
         path, source = path_of_member(info), join_chunks(self.chunks(file, info))
         return Member(path, source, 0, 0, info.file_size, tar.encode_header(path, info.file_size))
@@ -351,7 +351,8 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     All members have mode 0644 and the date 1980-01-01: same samples, same bytes. Large files get 64-bit sizes.
     Samples and bytes are counted in *account*.
 
-    Holds: a member, above 16 MiB in a scratch file, and some 500 bytes for each member, which end the file.
+    Holds: a member, above MAX_MEMBER_IN_MEMORY in a scratch file, and some 500 bytes for each member, which end the
+    file.
     Raises: SampleError if two members have one name, or for a name that a zip file can't hold; the errors of *samples*;
     StorageError.
     """
@@ -415,7 +416,7 @@ def _member_name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> st
 class _MemberBuffer:
     """The file that zipfile writes to: it holds one member, and `flush_member` passes that on to *sink*.
 
-    A member above 16 MiB is in a scratch file. It is held because zipfile rewrites its header at its end.
+    A member above MAX_MEMBER_IN_MEMORY is in a scratch file. It is held because zipfile rewrites its header at its end.
     """
 
     def __init__(self, sink: Sink) -> None:

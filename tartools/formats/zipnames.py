@@ -31,8 +31,8 @@ class ZipNames:
     """Decodes the names of members of the zip file *url*: in *encoding* where they do not say that they are UTF-8.
 
     Without an encoding, a name that happens to be UTF-8 is read so, and others as code page 437, as the format says.
-    `guessed`: names that were read as code page 437, up to 1,000. `backslashes`: names in which backslashes separate
-        folders.
+    `guessed`: the first MAX_GUESSED_NAMES that were read as code page 437. `backslashes`: names in which backslashes
+    separate folders.
     """
 
     def __init__(self, url: str, encoding: str | None) -> None:

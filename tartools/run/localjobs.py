@@ -199,7 +199,7 @@ class Sessions:
                     return TaskResult(status, failure, stderr=end, stdout=printed)
                 finally:
                     if child is not None:
-                        if child.running:  # waiting for it was interrupted
+                        if child.is_running:  # waiting for it was interrupted
                             end_all([child], patience=KILL_DELAY)
                         self._guard.release(child)
         except (OSError, ValueError, StorageError) as error:
@@ -216,7 +216,7 @@ class Sessions:
         try:
             self.stopped = True
             if live := self._guard.running:
-                end_all(live, patience=KILL_DELAY, others=self._guard.find_marked)
+                end_all(live, patience=KILL_DELAY, extra_pids=self._guard.find_marked)
         finally:
             self._over.set()
 

@@ -116,7 +116,7 @@ class Shells:
         with self._lock:
             ended, self._ended = self._ended, set()
         if ended:
-            end_all([], signal.SIGKILL, others=lambda: self._guard.find_marked(ended))
+            end_all([], signal.SIGKILL, extra_pids=lambda: self._guard.find_marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
         """Run *task* in a fork of a long-lived shell; return the outcome.

@@ -399,9 +399,9 @@ class ShardStream:
         return self._stored.head.startswith(schema.PARQUET_MAGIC)
 
     @property
-    def framed(self) -> bool:
+    def is_framed(self) -> bool:
         """False if a server does not state the length of the input, so that a truncated one can't be detected."""
-        return bool(getattr(self._input, "framed", True))
+        return bool(getattr(self._input, "is_framed", True))
 
     def start_at(self, begin: int) -> None:
         """Move to byte *begin* of a plain file that has not been read yet. Bytes before it do not count as read."""

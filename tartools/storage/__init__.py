@@ -133,8 +133,8 @@ def open_sink(url: str, force: bool = False) -> Iterator[Sink]:
 def open_append(url: str | None) -> FileSink:
     """Open the local file *url* for appending; for None return a sink that drops everything.
 
-    A new file is made with permissions for this user alone. Raises: StorageError if it can't be written; UsageError if
-    it is not a local file.
+    A new file is made with permissions for this user alone, a missing folder too. The caller closes the sink. Raises:
+    StorageError if it can't be written; UsageError if it is not a local file.
     """
     if url is not None and not Url(url).is_local:
         raise UsageError("must be a local file, since lines are appended to it", url=url)
@@ -142,7 +142,7 @@ def open_append(url: str | None) -> FileSink:
 
 
 def read_content(url: str) -> bytes:
-    """Return all bytes of *url*. Raises: StorageError."""
+    """Return all bytes of *url* as they are stored, not decompressed. Raises: StorageError."""
     with stream_file(open_read(url), url) as file:
         return file.read()
 

@@ -21,10 +21,11 @@ PROBE_BYTES = 4  # bytes
 def check_inputs(urls: Sequence[str]) -> int | None:
     """Check every input as far as that is possible without reading it; return their total size in bytes.
 
-    None if one of *urls* is not a regular local file, so that its size is not known.
+    None if one of *urls* is neither a regular local file nor an archive that was split into such files.
 
-    Raises: StorageError for a local file that does not exist or can't be read; UsageError for a URL that holds a
-    password, names no object or is empty, for stdin named twice, or stdin that is a terminal.
+    Raises: StorageError for a local file that does not exist or can't be read, or a scheme that can't be read;
+    UsageError for a URL that holds a password, names no object or is empty, for stdin named twice, or stdin that is a
+    terminal.
     """
     if urls.count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -108,7 +109,7 @@ def is_directory(url: str) -> bool:
 def is_repeatable(url: str) -> bool:
     """True if *url* can be read more than once; False for stdin, commands and fifos.
 
-    Raises: StorageError if it is a local file that does not exist.
+    Raises: StorageError if it is a local file that does not exist, can't be read, or is a directory.
     """
     url = Url(url)
     if url.scheme == SPLIT:
@@ -125,14 +126,14 @@ def is_stored_object(url: str) -> bool:
 def is_seekable(url: str) -> bool:
     """True if byte ranges of *url* can be read: it is a regular local file, or an object and no command reads it.
 
-    Raises: StorageError if it is a local file that does not exist.
+    Raises: StorageError if it is a local file that does not exist, can't be read, or is a directory.
     """
     url = Url(url)
     return is_stored_object(url) or (url.is_local and not url.read_command and local.check_readable(url) is not None)
 
 
 def is_missing(error: StorageError) -> bool:
-    """True if *error* is about its URL alone: a local file, or an object that the server says does not exist.
+    """True if *error* is about its URL alone: any failure of a local file, or an object that does not exist.
 
     False for failures that other URLs of the same server would have, too.
     """
@@ -161,7 +162,7 @@ def plain_size(url: str) -> int | None:
 
 
 def check_connection(host: str, port: int, url: str) -> None:
-    """Raise StorageError unless *port* of *host*, the server of *url*, accepts a connection within 5 seconds."""
+    """Raise StorageError unless *port* of *host*, the server of *url*, accepts a connection within CONNECT_SECONDS."""
     import socket
 
     try:
@@ -178,7 +179,7 @@ class Probe(NamedTuple):
 
     *version*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object; None if the server
     has no ranges or no ETag.
-    *first*: its first four bytes, fewer if it is shorter.
+    *first*: its first PROBE_BYTES, fewer if it is shorter.
     """
 
     version: str | None
@@ -254,7 +255,7 @@ def check_unchanged(versions: Mapping[str, str | None]) -> None:
     """Raise ChangedError, a StorageError, if one of the URLs has another version now than the one in *versions*.
 
     *versions*: URL -> its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object; None if
-    unknown.
+    the server has no ranges or no ETag. Raises: StorageError if a URL can't be probed, for example because it is gone.
     """
     for url, current in probe_all([*versions]).items():
         if current.version != versions[url]:
@@ -262,5 +263,5 @@ def check_unchanged(versions: Mapping[str, str | None]) -> None:
 
 
 def changed_error(url: str) -> StorageError:
-    """Return the error "changed while it was read" for *url*."""
+    """Return a ChangedError for *url*: "changed while it was read; start again when nothing writes to it"."""
     return ChangedError("changed while it was read; start again when nothing writes to it", url=url)

@@ -228,7 +228,7 @@ class ListedSums:
         return [name for checksums in self._by_key[1].values() for name in checksums if name not in names]
 
     def require(self, urls: Sequence[str]) -> None:
-        """Raise StorageError unless the list has a checksum for each of the shards *urls*."""
+        """Raise StorageError unless the list has a checksum that can be computed here for each of the shards *urls*."""
         for part in (part for url in urls for part in parts_of(url)):
             if self.checksum_of(part) is None:
                 raise StorageError(f"this list has no checksum of {shown(part)}", url=self.url)
@@ -241,12 +241,15 @@ class ListedSums:
         checksum = self.checksum_of(url)
         return None if checksum is None else HashedInput(stream, checksum.algorithm)
 
-    def compare(self, url: str, computed: Checksum) -> None:
-        """Compare the checksum that was *computed* of the shard *url*; a difference is added to `mismatches`."""
+    def compare(self, url: str, checksum: Checksum) -> None:
+        """Compare the *checksum* of the bytes of the shard *url* with the list; add a difference to `mismatches`.
+
+        Does nothing if the list has none for *url*.
+        """
         listed = self.checksum_of(url)
-        if listed is not None and listed != computed:
+        if listed is not None and listed != checksum:
             self.mismatches[url] = (
-                f"{listed.algorithm} is {computed.digest}, not {listed.digest} as in {shown(self.url)}"
+                f"{listed.algorithm} is {checksum.digest}, not {listed.digest} as in {shown(self.url)}"
             )
 
     def compare_all(self, url: str, stream: Input) -> None:
@@ -256,7 +259,7 @@ class ListedSums:
             self.compare(url, hashed.checksum)
 
     def check(self) -> None:
-        """Raise ChecksumError if a shard that was read to its end differs: a check for `Account.watched`."""
+        """Raise ChecksumError for the first shard in `mismatches`, with its message; do nothing if there is none."""
         for url, message in self.mismatches.items():
             raise ChecksumError(f"{message}: copy or download the shard again", url=url)
 
@@ -307,9 +310,9 @@ class HashedInput(Input):
         self._hash = _new_hash(algorithm)
 
     @property
-    def framed(self) -> bool:
-        """False if a server does not state the length of the input."""
-        return bool(getattr(self._stream, "framed", True))
+    def is_framed(self) -> bool:
+        """False if the server does not state where the input ends, so that it may be truncated."""
+        return bool(getattr(self._stream, "is_framed", True))
 
     @property
     def checksum(self) -> Checksum:

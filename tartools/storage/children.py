@@ -35,7 +35,7 @@ class Process(NamedTuple):
 
 def list_processes() -> list[Process]:
     """Return the processes of this machine that have not ended; empty without /proc (macOS)."""
-    running = []
+    processes = []
     with contextlib.suppress(OSError), os.scandir("/proc") as entries:
         for entry in entries:
             if entry.name.isdigit():
@@ -43,8 +43,8 @@ def list_processes() -> list[Process]:
                     # number (name) state parent group session; the name may contain anything. See proc(5).
                     state, *numbers = file.read(4096).rpartition(b") ")[2].split()[:4]
                     if state not in b"ZX":
-                        running.append(Process(int(entry.name), *map(int, numbers)))
-    return running
+                        processes.append(Process(int(entry.name), *map(int, numbers)))
+    return processes
 
 
 def environment_of(number: int) -> list[bytes]:
@@ -80,7 +80,10 @@ def has_children(number: int) -> bool:
 
 
 def reader_pids(pipe: int) -> set[int]:
-    """Return the pids of the processes that hold the read end of *pipe*, a descriptor of its write end."""
+    """Return the pids of the processes that hold the read end of *pipe*, a descriptor of its write end.
+
+    Processes of other users are not seen. Empty without /proc (macOS).
+    """
     pids = set()
     with contextlib.suppress(OSError):
         pipe_name = os.readlink(f"/proc/self/fd/{pipe}")
@@ -95,13 +98,13 @@ def reader_pids(pipe: int) -> set[int]:
 
 
 class Child:
-    """A program in a session of its own. Nothing of its process group is left once it has ended.
+    """A program in a session of its own. Nothing of its process group is left once this process has reaped it.
 
     The group is killed before the program is reaped: until then no other group can have the same number. It has a
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
     terminal it fails at once. A signal that comes while it starts is handled after the start. *arguments*: the program
     and its words. *options*: further arguments of `subprocess.Popen`. `pid` is the number of the process, its group and
-    its session; `stdin` and `stdout` are our ends, if they are pipes.
+    its session; `stdin` and `stdout` are our ends, if they are pipes. The caller has to call `wait` or `end`.
     Raises: OSError if the program can't be started.
     """
 
@@ -120,14 +123,14 @@ class Child:
             raise
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """True until this process has reaped the program; always False in a fork of the process that started it."""
         return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         """Send the signal *number* to the process group of the program, unless it has been reaped."""
         with self._lock:
-            if self.running:
+            if self.is_running:
                 _send_signal(-self.pid, number)
 
     def wait(self, seconds: float | None = None) -> int | None:
@@ -145,7 +148,7 @@ class Child:
     def end(self, first: int = signal.SIGTERM) -> int:
         """End the program, all processes of its session and their descendants; return its exit status.
 
-        The processes of the session get the signal *first*; two seconds later all that are left are killed. The status
+        The processes of the session get the signal *first*; all that are left after TERM_SECONDS are killed. The status
         is -N if signal N ended the program.
         """
         end_all([self], first)
@@ -154,10 +157,10 @@ class Child:
     def has_ended(self, seconds: float | None) -> bool:
         """Wait up to *seconds* (None: without limit) for the end of the program; return True if it has ended.
 
-        The program is not reaped if the system can do that, and processes that it left run until `wait`, `kill` or
-        `end` is called. Elsewhere it is reaped, and its process group killed.
+        Where the system can wait without reaping (Linux), the program is not reaped, and processes that it left run
+        until `wait`, `kill` or `end` is called. Elsewhere it is reaped, and its process group killed.
         """
-        if self._seen or not self.running:
+        if self._seen or not self.is_running:
             return True
         try:
             if seconds is not None:
@@ -185,31 +188,31 @@ def end_all(
     first: int = signal.SIGTERM,
     *,
     patience: float = TERM_SECONDS,
-    others: Callable[[], set[int]] | None = None,
+    extra_pids: Callable[[], set[int]] | None = None,
 ) -> None:
     """End *children*, all processes of their sessions and the descendants of these, and wait until they have ended.
 
     First the processes of these sessions get the signal *first*; with SIGKILL this step is left out. When they have
     ended, or after *patience* seconds, all processes that are left are stopped, and then killed: a stopped process
-    can't see that another one has ended, and starts nothing new. *others* returns the pids of more processes to be
-    killed then.
+    can't see that another one has ended, and starts nothing new. `extra_pids()` returns the pids of more processes to
+    be killed then. It waits up to KILL_SECONDS for the end of killed processes.
 
     Sessions of descendants do not get the signal *first*: tartools among them end what they have started.
     """
-    children = [child for child in children if child.running]
-    if not children and others is None:
+    children = [child for child in children if child.is_running]
+    if not children and extra_pids is None:
         return
     sessions = {child.pid for child in children}
     family = set(sessions)
     if first != signal.SIGKILL:
-        running = list_processes()
-        family = _find_descendants(running, sessions)[1]  # now: a process without its parent can't be found later
+        processes = list_processes()
+        family = _find_descendants(processes, sessions)[1]  # now: a process without its parent can't be found later
         for child in children:
             child.kill(first)
-        for group in {process.group for process in running if process.session in sessions} - sessions:
+        for group in {process.group for process in processes if process.session in sessions} - sessions:
             _send_signal(-group, first)
         _wait_for(children, sessions, patience)
-    killed = _kill(children, family, others or set)
+    killed = _kill(children, family, extra_pids or set)
     for child in children:
         child.wait()
     until = time.monotonic() + KILL_SECONDS
@@ -228,8 +231,8 @@ def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: f
         time.sleep(CHILD_POLL_SECONDS)
 
 
-def _kill(children: Collection[Child], family: set[int], others: Callable[[], set[int]]) -> set[int]:
-    """Kill *children*, the processes of the sessions *family*, their descendants, and the pids that *others* returns.
+def _kill(children: Collection[Child], family: set[int], extra_pids: Callable[[], set[int]]) -> set[int]:
+    """Kill *children*, the processes of the sessions *family*, their descendants, and the pids of `extra_pids()`.
 
     Each new process is stopped first, until no new one is found. Returns the pids of all that were stopped and killed.
     """
@@ -238,7 +241,7 @@ def _kill(children: Collection[Child], family: set[int], others: Callable[[], se
         try:
             while True:
                 members, family = _find_descendants(list_processes(), family, stopped)
-                new = (members | others()) - stopped - {os.getpid()}
+                new = (members | extra_pids()) - stopped - {os.getpid()}
                 if not new:
                     break
                 for number in new:
@@ -253,15 +256,15 @@ def _kill(children: Collection[Child], family: set[int], others: Callable[[], se
 
 
 def _find_descendants(
-    running: Collection[Process], sessions: Collection[int], roots: Collection[int] = ()
+    processes: Collection[Process], sessions: Collection[int], roots: Collection[int] = ()
 ) -> tuple[set[int], set[int]]:
     """Return (pids, sessions): the processes of *sessions* and *roots*, and all their descendants, with their sessions.
 
-    *running*: all processes. *sessions*: session ids; *roots*: pids, part of the result.
+    *processes*: all of them. *sessions*: session ids; *roots*: pids, part of the result.
     """
     family = set(sessions)
     members = set(roots)
-    while new := [p for p in running if p.number not in members and (p.parent in members or p.session in family)]:
+    while new := [p for p in processes if p.number not in members and (p.parent in members or p.session in family)]:
         members.update(process.number for process in new)
         family.update(process.session for process in new)
     return members, family

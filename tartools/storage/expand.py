@@ -93,15 +93,18 @@ def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]
 
 
 def read_list(name: str) -> str:
-    """Return the text of the file or object *name*, or of stdin for "-"; bytes that are not UTF-8 become surrogates."""
+    """Return the text of the file or object *name*, or of stdin for "-"; bytes that are not UTF-8 become surrogates.
+
+    Raises: StorageError.
+    """
     return storage.read_content(name).decode("utf-8", "surrogateescape")
 
 
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of each of *patterns* stand for.
 
-    A pattern that literally names a file or an object is yielded as it is. Raises: StorageError for a wildcard without
-    a match; UsageError if a URL holds credentials.
+    A pattern that literally names a file or an object is yielded as it is. A revision on Hugging Face's hub becomes the
+    id of its commit. Raises: StorageError for a wildcard without a match; UsageError if a URL holds credentials.
     """
     for pattern in map(Url, patterns):
         if pattern.scheme == SPLIT:
@@ -119,7 +122,10 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
 
 
 def _is_object_with_braces(pattern: Url) -> bool:
-    """True if *pattern* has braces that expand, and an object has literally this name: one request asks for it."""
+    """True if *pattern* has braces that expand, and an object has literally this name: one request asks for it.
+
+    False if that request fails: opening the expanded URLs reports the reason.
+    """
     if not pattern.is_listed or pattern.read_command or expand_braces(pattern) == [pattern]:
         return False
     from tartools.storage.objects import object_at
@@ -132,7 +138,7 @@ def _is_object_with_braces(pattern: Url) -> bool:
 
 
 def _pin_commit(url: Url) -> Url:
-    """Return *url*; on Hugging Face's hub with a commit in place of its revision, which may change."""
+    """Return *url*; on Hugging Face's hub with the id of a commit in place of its revision, which may change."""
     if url.scheme != "hf" or url.read_command:
         return url
     from tartools.storage.objects import hf

@@ -74,7 +74,7 @@ def list_objects(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
 
     pages = _pages(store, prefix, flat)
     first = next(pages)
-    if not first.ordered or not _is_sorted([*map(name_of, first.entries)]):
+    if not first.is_sorted or not _is_sorted([*map(name_of, first.entries)]):
         entries_by_name = {name_of(entry): entry for page in (first, *pages) for entry in page.entries}
         yield from (entries_by_name[name] for name in sorted(entries_by_name))
         return
@@ -242,8 +242,9 @@ def find_existing(urls: Sequence[str]) -> set[str]:
 def read_contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
     """Yield all bytes of each of *entries*, whose sizes are known, in order.
 
-    Up to 64 requests are made at once, or `TARTOOLS_READAHEAD` if that is set, and 32 for ranges of objects above 16
-    MiB. Holds: up to 256 MiB, or one object; of large ones also the ranges that are received.
+    Requests at once: up to MAX_OBJECT_REQUESTS for objects, and MAX_REQUESTS_AT_ONCE for ranges of those over
+    MAX_WHOLE_OBJECT_BYTES; `TARTOOLS_READAHEAD` replaces both. Holds: up to MAX_REQUESTED_BYTES, or one object; of
+    large ones also the ranges that are received.
 
     Raises: StorageError if one can't be read, or is not the one that was listed.
     """
@@ -271,7 +272,7 @@ def content_of(entry: ListedObject) -> bytes:
     if not Url(entry.url).is_local:
         if (entry.size or 0) > MAX_WHOLE_OBJECT_BYTES and probe(entry.url).version == version:
             return _read_ranges(entry.url, entry.size or 0, version)
-        return fetch_range(entry.url, 0, entry.size or 0, version, REPLACED_SINCE_LISTING, listed=True)
+        return fetch_range(entry.url, 0, entry.size or 0, version, REPLACED_SINCE_LISTING, from_listing=True)
     with translate_os_errors(entry.url), open(path_of(entry.url), "rb", buffering=0) as file:
         before = str(FileVersion.of(file))
         data = file.readall()
@@ -282,7 +283,7 @@ def content_of(entry: ListedObject) -> bytes:
 
 
 def _read_ranges(url: str, size: int, version: str) -> bytes:
-    """Return all bytes of a large object, received in ranges of 8 MiB side by side.
+    """Return all bytes of a large object, received in ranges of OBJECT_RANGE_BYTES side by side.
 
     *size* in bytes and *version* are those of the listing. Raises: StorageError if it can't be read, or was replaced
     since.
@@ -301,7 +302,9 @@ def _read_ranges(url: str, size: int, version: str) -> bytes:
 
 @functools.cache
 def _threads(process: int, max_requests: int) -> Threads[Callable[[], bytes], bytes]:
-    """Return the threads of this *process* for up to *max_requests* requests: a fork has its own.
+    """Return the threads that make up to *max_requests* requests for the process with the pid *process*.
+
+    A fork has its own.
 
     Threads for ranges are separate from threads for whole objects, which wait for ranges.
     """

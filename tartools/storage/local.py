@@ -37,7 +37,7 @@ def canonical_name(url: str) -> str:
 def path_of(url: str) -> str:
     """Return the path that *url* names; `file://` URLs are percent-decoded (RFC 8089).
 
-    Raises: UsageError for a `file://` URL of another host.
+    Raises: UsageError for a `file://` URL of another host, or with a NUL.
 
     >>> path_of("file:a%20b.tar"), path_of("file:///tmp/a%20b.tar")
     ('a%20b.tar', '/tmp/a b.tar')
@@ -67,7 +67,7 @@ class FileInput:
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
-        regular = file.opened is not None
+        regular = file.status is not None
         self.file: io.FileIO | None = file if regular else None
         self.start = os.lseek(file.fileno(), 0, os.SEEK_CUR) if regular else 0
         if not regular:
@@ -368,7 +368,8 @@ class FileOutput:
         """Close the file, and let it take the name of the output. Data and name are flushed to the disk.
 
         After `sync` the name is not flushed: the caller does that by `sync_folder`. Raises: StorageError, also if the
-        name exists by now (unless *force*).
+        name exists by now (unless *force*). Only if the last step fails, the flush of the name, the file stays,
+        complete.
         """
         synced = self._synced
         if not synced:
@@ -447,6 +448,7 @@ def is_temporary_name(leftover: str, name: str) -> bool:
 
 
 def _temporary_prefix(name: str) -> str:
+    """Return the begin of temporary names for the output *name* on this host: ".NAME.HOST.", with NAME cut short."""
     return f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."
 
 
@@ -463,7 +465,7 @@ def lock_new(fd: int, path: str) -> bool:
 
 @cache
 def _temporary_files(folder: str) -> tuple[str, ...]:
-    """Return the hidden temporary files in *folder*, as they were when this process first wrote there."""
+    """Return the names of the hidden temporary files in *folder*, as they were when this process first wrote there."""
     with suppress(OSError):
         return tuple(name for name in os.listdir(folder or ".") if name[:1] == "." and name.endswith(".tmp"))
     return ()

@@ -213,9 +213,9 @@ def is_literal(url: str) -> bool:
 
 
 def match_files(url: str) -> list[str]:
-    """Return the URLs of the local files that match the wildcards of *url*, sorted by bytes.
+    """Return the URLs of the local files and directories that match the wildcards of *url*, sorted by bytes.
 
-    Raises: StorageError if there are none.
+    `**` matches any directories. Raises: StorageError if there are none.
     """
     from glob import glob
 

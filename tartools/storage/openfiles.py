@@ -26,14 +26,14 @@ class OpenFileCache:
         self._opening = threading.Lock()
         self._cold_reads = 0  # reads to come of places that are taken not to be in the page cache
 
-    def open_file(self, number: int, opened: Callable[[], io.FileIO]) -> io.FileIO:
-        """Return the open file for *number*; `opened()` opens it if it is not in the cache.
+    def open_file(self, number: int, open_new: Callable[[], io.FileIO]) -> io.FileIO:
+        """Return the open file for *number*; `open_new()` opens it if it is not in the cache.
 
         Raises: StorageError if the file that is dropped from the full cache has changed since it was opened.
         """
         with self._opening:
             file = self._open.pop(number, None)
-            self._open[number] = file = opened() if file is None else file
+            self._open[number] = file = open_new() if file is None else file
             if len(self._open) > self._max_files:
                 check_input_file(self._open.pop(next(iter(self._open))))
         return file
@@ -46,11 +46,11 @@ class OpenFileCache:
     def read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> bytes:
         """Return the bytes of many places, joined: `sizes[i]` bytes of `files[i]` from byte `begins[i]` on.
 
-        There are fewer if a file ends earlier.
+        There are fewer if a file ends earlier. Raises: OSError.
         """
-        started = self._start_read(files, begins, sizes)
+        begin = self._start_read(files, begins, sizes)
         data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
-        self._note(started, len(files))
+        self._judge_disk(begin, len(files))
         return data
 
     def read_into(
@@ -60,31 +60,31 @@ class OpenFileCache:
 
         Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes.
         """
-        started = self._start_read(files, begins, sizes)
+        begin = self._start_read(files, begins, sizes)
         offset = count = 0
         for file, begin, size in zip(files, begins, sizes, strict=True):
             count += os.preadv(file.fileno(), [buffer[offset : offset + size]], begin)
             offset += size
-        self._note(started, len(files))
+        self._judge_disk(begin, len(files))
         return count
 
     def _start_read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
-        """Return the time before a read; ask the kernel for all places first if recent reads were slow."""
+        """Return the time of perf_counter; before, ask the kernel for all places if a recent read was slow."""
         if self._cold_reads and hasattr(os, "posix_fadvise"):
             for file, begin, size in zip(files, begins, sizes, strict=True):
                 os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
         return perf_counter()
 
-    def _note(self, started: float, count: int) -> None:
-        """Judge by the time since *started*, in which *count* places were read, if the disk is slow.
+    def _judge_disk(self, begin: float, count: int) -> None:
+        """Decide whether the reads to come ask the kernel for all their places first: if this one was slow.
 
-        *started*: of perf_counter. If the reads had to wait for the disk, `_start_read` asks the kernel for all places
-        first in the next 64 calls, and these are not judged.
+        *begin*: time of perf_counter before the read; *count*: places that it read. A read is slow if it took more than
+        COLD_READ_SECONDS a place. Then the next READS_BEFORE_ADVICE reads ask, and are not judged.
         """
         if self._cold_reads:
             self._cold_reads -= 1
         else:
-            self._cold_reads = READS_BEFORE_ADVICE * (perf_counter() - started > COLD_READ_SECONDS * count)
+            self._cold_reads = READS_BEFORE_ADVICE * (perf_counter() - begin > COLD_READ_SECONDS * count)
 
 
 def drop(paths: Iterable[str]) -> None:

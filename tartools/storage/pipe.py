@@ -48,7 +48,7 @@ def fill_template(template: str, word: str) -> str:
         return placeholder.sub(word, template)
     quoted = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{}|['"]""", re.DOTALL)
 
-    def put(match: re.Match[str]) -> str:
+    def fill_token(match: re.Match[str]) -> str:
         """Return the replacement for one token of the template: a `{}`, a quoted string, or an escaped character.
 
         Raises: UsageError where the word might not be read as one word.
@@ -61,7 +61,7 @@ def fill_template(template: str, word: str) -> str:
             raise _unquotable_error(template, word)
         return part
 
-    return quoted.sub(put, template)
+    return quoted.sub(fill_token, template)
 
 
 def _unquotable_error(template: str, word: str) -> UsageError:
@@ -119,7 +119,7 @@ class CommandInput(Input):
         return True
 
     def close(self) -> None:
-        """Close the pipe; a command that goes on writing gets SIGPIPE, and SIGTERM after two seconds."""
+        """Close the pipe. A command that goes on writing gets SIGPIPE; after TERM_SECONDS it gets SIGTERM."""
         self._output.close()
         if self._child.wait(TERM_SECONDS) is None:
             self._child.end()
@@ -127,7 +127,7 @@ class CommandInput(Input):
     def __del__(self) -> None:
         """End the command if it still runs."""
         child: Child | None = getattr(self, "_child", None)
-        if child is not None and child.running:
+        if child is not None and child.is_running:
             child.end()
 
 
@@ -165,7 +165,7 @@ class CommandOutput:
         if self._open:
             self._open = False
             pipe_readers = None if self.sink.closed else partial(reader_pids, self.sink.fileno())
-            end_all([self._child], signal.SIGKILL, others=pipe_readers)
+            end_all([self._child], signal.SIGKILL, extra_pids=pipe_readers)
             self.sink.close()
 
 

@@ -22,17 +22,17 @@ Result_co = TypeVar("Result_co", covariant=True)
 class Engine(Protocol[Item_contra, Result_co]):
     """Calls one function for items, several at a time. `Threads` is one; others are in `run`."""
 
-    def submit(self, item: Item_contra, ended: Callable[[], object], /) -> Callable[[], Result_co]:
+    def submit(self, item: Item_contra, on_end: Callable[[], object], /) -> Callable[[], Result_co]:
         """Have the function called for *item*; return a function that waits for its result, or raises its error.
 
-        *ended* is called without arguments, in whatever thread, when the result or the error is there.
+        `on_end()` is called, in whatever thread, when the result or the error is there.
         """
         ...
 
     def stop(self) -> None:
         """Drop the calls that have not begun, make running ones end soon, and wait for them.
 
-        Nothing is submitted later.
+        The caller submits nothing afterwards.
         """
         ...
 
@@ -40,12 +40,13 @@ class Engine(Protocol[Item_contra, Result_co]):
 class _Answer(Generic[Result]):
     """The future result of *task*: its return value or its error.
 
-    *ended* is called, in the thread of the task, when there is one. Calling this object waits for the result.
+    `on_end()` is called in the thread of the task when the result is there; None: no call. Calling this object waits
+    for the result.
     """
 
-    def __init__(self, task: Callable[[], Result], ended: Callable[[], object] | None) -> None:
+    def __init__(self, task: Callable[[], Result], on_end: Callable[[], object] | None) -> None:
         self._task = task
-        self._ended = ended
+        self._on_end = on_end
         self._running = threading.Lock()  # held until it is done; an Event takes three times as long
         self._running.acquire()
         self._result: Result | None = None
@@ -58,8 +59,8 @@ class _Answer(Generic[Result]):
         except BaseException as error:  # raised where the answer is wanted
             self._error = error
         self._running.release()
-        if self._ended:
-            self._ended()
+        if self._on_end:
+            self._on_end()
 
     def __call__(self) -> Result:
         """Wait for the result; return it, or raise the error of the task."""
@@ -71,10 +72,11 @@ class _Answer(Generic[Result]):
 
 
 class Threads(Generic[Item, Result]):
-    """Calls *work* for each submitted item in up to *max_threads* daemon threads, in the order of `submit`.
+    """Calls `work(item)` for each submitted item in up to *max_threads* daemon threads, in the order of `submit`.
 
-    By default the items are functions, which are called. *cancel* makes the calls under way end soon. Only simple
-    queues connect the threads to the caller's: a signal can interrupt waiting for these at any time.
+    By default the items are functions without arguments, which are called. `cancel()` makes the calls under way end
+    soon; None: `stop` waits for them. Only simple queues connect the threads to the caller's: a signal can interrupt
+    waiting for these at any time.
     """
 
     def __init__(
@@ -89,13 +91,13 @@ class Threads(Generic[Item, Result]):
         self._tasks: SimpleQueue[_Answer[Result] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def submit(self, item: Item, ended: Callable[[], object] | None = None, /) -> Callable[[], Result]:
+    def submit(self, item: Item, on_end: Callable[[], object] | None = None, /) -> Callable[[], Result]:
         """Queue *item*; return a function that waits for its result and returns it, or raises its error.
 
-        *ended*, if any, is called in the worker's thread when there is one. Starts a thread if there are fewer than
-        allowed.
+        `on_end()` is called in the worker's thread when the result is there; None: no call. Starts a thread if there
+        are fewer than *max_threads*.
         """
-        answer = _Answer(partial(self._work, item), ended)
+        answer = _Answer(partial(self._work, item), on_end)
         self._tasks.put(answer)
         if len(self._threads) < self._max_threads:
             self._threads.append(threading.Thread(target=self._run, name=f"tartools_{len(self._threads)}", daemon=True))
@@ -130,12 +132,17 @@ class Threads(Generic[Item, Result]):
 
 
 def call_in_window(
-    items: Iterable[Item], engine: Engine[Item, Result], window: int, *, ordered: bool = True, busy: int | None = None
+    items: Iterable[Item],
+    engine: Engine[Item, Result],
+    window: int,
+    *,
+    ordered: bool = True,
+    max_calls: int | None = None,
 ) -> Generator[tuple[Item, Callable[[], Result]], None, None]:
     """Yield each of *items* with a function that returns the result of *engine* for it, or raises its error.
 
     Order: that of *items*, or, unless *ordered*, that in which calls end. *items* are read in the caller's thread, and
-    as many submitted as there is room for before one is yielded. But with *busy*, no more than *busy* calls run at a
+    as many submitted as there is room for before one is yielded. But with *max_calls*, no more calls than that run at a
     time, and a result is yielded before another item is read: for items that may be long in coming, or that take up
     disk until they are done. An item that takes long delays the results behind it, but not the work on them.
 
@@ -153,8 +160,12 @@ def call_in_window(
             while not ended.empty():
                 ended_numbers[ended.get()] = None
             next_number = next(iter(waiting if ordered else ended_numbers), None)
-            has_room = has_more and len(waiting) < window and (busy is None or len(waiting) - len(ended_numbers) < busy)
-            if next_number in ended_numbers and not (has_room and busy is None):
+            has_room = (
+                has_more
+                and len(waiting) < window
+                and (max_calls is None or len(waiting) - len(ended_numbers) < max_calls)
+            )
+            if next_number in ended_numbers and not (has_room and max_calls is None):
                 del ended_numbers[next_number]
                 yield waiting[next_number]
                 del waiting[next_number]

@@ -25,8 +25,8 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
     return FileSink(_open_nameless(place), f"temporary file in {place}")
 
 
-def _open_nameless(where: str) -> int:
-    """Return the descriptor, for reading and writing, of a new file without a name in the folder *where*.
+def _open_nameless(folder: str) -> int:
+    """Return the descriptor, for reading and writing, of a new file without a name in *folder*.
 
     Raises: StorageError.
     """
@@ -34,13 +34,13 @@ def _open_nameless(where: str) -> int:
 
     if hasattr(os, "O_TMPFILE"):
         with contextlib.suppress(OSError):  # for one, a file system that does not support it
-            return os.open(where, os.O_RDWR | os.O_TMPFILE, 0o600)
+            return os.open(folder, os.O_RDWR | os.O_TMPFILE, 0o600)
     try:
         with defer_signals():
-            fd, name = tempfile.mkstemp(prefix="tartools-", dir=where)
+            fd, name = tempfile.mkstemp(prefix="tartools-", dir=folder)
             os.unlink(name)
     except OSError as error:
-        raise StorageError(f"cannot make a temporary file: {error.strerror}", url=where) from error
+        raise StorageError(f"cannot make a temporary file: {error.strerror}", url=folder) from error
     return fd
 
 
@@ -62,7 +62,8 @@ def reopen_scratch(file: io.FileIO) -> io.BufferedReader:
 def spool(stream: Stream, folder: str | None = None, note: Callable[[int], object] = lambda count: None) -> io.FileIO:
     """Read *stream* to its end into a new unnamed scratch file; return that, open at its end.
 
-    *note* is called with the size in bytes of each chunk. The stream is not closed.
+    `note(count)` is called with the size in bytes of each chunk. The stream is not closed. *folder*: of the scratch
+    file; None: `$TMPDIR`, else /tmp. Raises: StorageError.
     """
     scratch = scratch_file(folder)
     for chunk in chunks(stream):
@@ -79,9 +80,9 @@ def copy_to_scratch(stream: Stream) -> io.BufferedReader:
 class Copy:
     """A copy of all bytes of the input *stream*, made now, from which `open` gives a new input any number of times.
 
-    The bytes are in a scratch file in *folder* (None: the default) as long as this object lives; *note* is called with
-    the size of each chunk that is copied. If the stream is a regular file, nothing is copied. *url*: the name for
-    messages. The stream is closed.
+    The bytes are in a scratch file in *folder* (None: `$TMPDIR`, else /tmp) as long as this object lives; `note(count)`
+    is called with the bytes of each chunk that is copied. If the stream is a regular file, nothing is copied. *url*:
+    the name for messages. The stream is closed.
 
     Raises: StorageError, also if there is no room for the copy.
     """

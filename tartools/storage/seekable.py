@@ -36,7 +36,7 @@ MAX_SKIPPED_BYTES = 1 << 20  # bytes that a seek forward reads and drops: a new 
 
 
 def open_as_file(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file, which can seek if *url* is a local file or an object.
+    """Return the bytes of *url* as a file, which can seek if *url* is a local file or an object, but not for commands.
 
     If a server has no ranges, the whole object is copied to a temporary file first.
 
@@ -55,7 +55,10 @@ def open_as_file(url: str) -> io.BufferedReader:
 
 
 def open_seekable(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file that can seek: of a pipe or fifo a temporary copy."""
+    """Return the bytes of *url* as a file that can seek: of stdin, a command or a fifo a temporary copy.
+
+    Raises: StorageError, when the file is opened or read.
+    """
     return open_as_file(url) if storage.is_seekable(url) else _copy(storage.open_read(url), url)
 
 
@@ -91,7 +94,8 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
 class _RangedFile(SeekableFile):
     """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*, an ETag.
 
-    It keeps one request open that reads on, and makes a new one after a seek; the last 64 KiB are read once.
+    It keeps one request open that reads on, and makes a new one after a seek; the last TAIL_BYTES are read once and
+    kept.
     """
 
     def __init__(self, source: Object, size: int, version: str) -> None:
@@ -149,7 +153,10 @@ class _RangedFile(SeekableFile):
         return count
 
     def _copy_from_tail(self, buffer: memoryview) -> int:
-        """Copy bytes at the position from the last 64 KiB, which are requested once and kept; return how many."""
+        """Copy bytes at the position from the last TAIL_BYTES, which are requested once and kept; return how many.
+
+        Raises: StorageError.
+        """
         begin = max(self._size - TAIL_BYTES, 0)
         self._tail = self._tail or fetch_range(
             self._source.url, begin, self._size, self.version, "was replaced while it was being read"
@@ -178,7 +185,8 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
     to the process that opened it: in a fork, `write` and `close` raise RuntimeError. *force*: replace an existing file
     or object.
 
-    Holds: 128 KiB, and what the store's upload holds. Raises: StorageError, also if *url* exists (unless *force*).
+    Holds: FILE_BUFFER_BYTES, and what the store's upload holds. Raises: StorageError, also if *url* exists (unless
+    *force*).
     """
 
     def __init__(self, url: str, *, force: bool = False) -> None:

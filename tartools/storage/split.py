@@ -41,7 +41,10 @@ MIN_GROWING_CHARACTERS = 2  # of a token of split(1), which grow by 2 at a time
 
 
 class SplitPart(NamedTuple):
-    """A part of an archive: its `url`, which is `archive` + `mark` + `token` and perhaps a query."""
+    """A part of an archive: its `url`, which is `archive` + `mark` + `token` and perhaps a query.
+
+    Of d/x.tar.gz.partab these are d/x.tar.gz, .part and ab.
+    """
 
     url: Url
     archive: str
@@ -60,14 +63,14 @@ def parse_part(url: str) -> SplitPart | None:
     >>> (parse_part("https://host/x.tar.gz.partab?sig=1") or ())[1:], parse_part("x-000001.tar"), parse_part("x.tar.gz")
     (('https://host/x.tar.gz', '.part', 'ab'), None, None)
     """
-    part = _parse(url)
+    part = _match_part_name(url)
     return None if part is None or part.token.lower() in NOT_TOKENS else part
 
 
-def _parse(url: str) -> SplitPart | None:
-    """Return the part that *url* names, even if its token is one of NOT_TOKENS: gz of x.tar.gz.
+def _match_part_name(url: str) -> SplitPart | None:
+    """Return *url* split as the name of a part, even if its token is one of NOT_TOKENS; None if it has another form.
 
-    None if it is not named like a part.
+    x.tar.gz gives the archive x.tar, the mark . and the token gz: `split -a 2` may have made that, but hardly did.
     """
     url = Url(url)
     if url.scheme in ("-", "pipe"):
@@ -82,9 +85,11 @@ def _parse(url: str) -> SplitPart | None:
 def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], object] | None = None) -> list[Url]:
     """Return *urls* with one URL in place of the parts of each archive that was split, at the place of the first.
 
-    `on_fault(error)`: called for parts that are not whole; they stay apart then. By default the error is raised.
+    `on_fault(error)`: called, with the StorageError that is else raised, if the parts of an archive are not complete;
+    its parts then stay in the result as URLs of their own.
 
-    Raises: StorageError if a part is missing or there twice, and for names that are not of one kind.
+    Raises: StorageError if a part is missing or there twice, if parts of an archive have names of several kinds, or if
+    the archive is named beside its parts.
     """
     parts = [parse_part(url) if has_part_name(url) else None for url in urls]
     by_archive: dict[str, list[SplitPart]] = {}
@@ -99,7 +104,7 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
     for number, url in enumerate(urls):  # x.tar.gz is a part if x.tar.aa is
         if (
             parts[number] is None
-            and (new_part := _parse(url))
+            and (new_part := _match_part_name(url))
             and _has_first(by_archive.get(new_part.archive, ()), new_part)
         ):
             parts[number] = new_part
@@ -122,7 +127,10 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
 
 
 def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
-    """True if *parts* have the first part among the parts named like *new_part*, whose token has letters."""
+    """True if *parts* have the first part of the series that *new_part*, with a token of letters, may belong to.
+
+    The first has the same mark and the token aa; or as many a as *new_part* has letters, if that begins with a.
+    """
     first = "a" * max(len(new_part.token) if new_part.token[0] in "aA" else 2, 2)
     return any(part.mark == new_part.mark and part.token.lower() == first for part in parts)
 
@@ -151,7 +159,7 @@ def _join_parts(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
     if len(kinds) > 1:
         names = " and ".join(shown(part.url).rpartition("/")[2] for part in reversed(kinds.values()))
         raise StorageError(
-            f"its parts have names of two kinds, {names}: name those of one kind, {parts_pattern(first)}",
+            f"its parts have names of two kinds, {names}: name those of one kind, {name_all_parts(first)}",
             url=first.archive,
         )
     grows = _has_growing_tokens([part.token.lower() for part in parts])
@@ -230,7 +238,7 @@ def _missing_part(
 ) -> StorageError:
     """Return the error that part number *missing* is not among the inputs; *numbered*: the parts that are.
 
-    *begin*: number of the first part. `token_of(number, like)`: returns the token of a number, alike another one.
+    *begin*: number of the first part. `token_of(number, like)`: returns the token for *number*, of the form of *like*.
     """
     tokens = [numbered[number].token for number in sorted(numbered)]
     part = numbered[min(numbered)]
@@ -241,7 +249,7 @@ def _missing_part(
     by_itself = f" (an archive by itself is read from stdin: < {shown(part.url)})" if part.url.is_local else ""
     return StorageError(
         f"{what} of an archive that was split, and {order}, {token!r}, is missing: "
-        f"name all parts, {parts_pattern(part)}{by_itself}",
+        f"name all parts, {name_all_parts(part)}{by_itself}",
         url=part.archive,
     )
 
@@ -257,7 +265,7 @@ def _token(number: int, like: str) -> str:
     return letters.upper() if like.isupper() else letters
 
 
-def parts_pattern(part: SplitPart) -> str:
+def name_all_parts(part: SplitPart) -> str:
     """Return words for a message that name all parts of the archive of *part*.
 
     They are a wildcard in quotes, such as 'x.tar.gz.part*'. Where wildcards do not expand, as in https:, they are the
@@ -269,7 +277,7 @@ def parts_pattern(part: SplitPart) -> str:
 
 
 def archive_of(url: str) -> str:
-    """Return the URL of the archive that was split, if *url* is one of `join_split_parts`, without a query; else *url*.
+    """Return the URL of the archive that was split, without a query, if `join_split_parts` made *url*; else *url*.
 
     >>> archive_of(split_url("d/x.tar.gz.part", ["aa", "ab"])), archive_of("d/x.tar.gz.partaa")
     ('d/x.tar.gz', 'd/x.tar.gz.partaa')
@@ -279,7 +287,7 @@ def archive_of(url: str) -> str:
 
 
 def shard_pattern(url: str) -> str:
-    """Return the pattern of the parts, if *url* is one of `join_split_parts`, so that it can be typed; else *url*.
+    """Return the pattern of the parts, which can be typed, if `join_split_parts` made *url*; else *url*.
 
     >>> shard_pattern(split_url("d/x.tar.gz.part", ["aa", "ab"])), shard_pattern("a.tar")
     ('d/x.tar.gz.part*', 'a.tar')
@@ -299,7 +307,7 @@ def split_part_advice(url: str) -> str:
     part = parse_part(url) if has_part_name(url) else None
     if part is None:
         return ""
-    return f"this is part {part.token!r} of an archive that was split; name all parts: {parts_pattern(part)}"
+    return f"this is part {part.token!r} of an archive that was split; name all parts: {name_all_parts(part)}"
 
 
 # ---- reading ----
@@ -327,7 +335,7 @@ class SplitInput(Input):
         self._stream: Input | None = storage.open_read(parts[0])
         self._sums: ListedSums | None = None
         self._hashed: HashedInput | None = None
-        self.framed = True
+        self.is_framed = True
 
     def compare_with(self, sums: "ListedSums") -> None:
         """Compare each part, at its end, with its checksum in *sums*. To be called before anything is read."""
@@ -361,7 +369,7 @@ class SplitInput(Input):
             check_whole(self._stream, self._parts[number])
         if self._sums is not None and self._hashed is not None:
             self._sums.compare(self._parts[number], self._hashed.checksum)
-        self.framed = bool(getattr(self._stream, "framed", True))
+        self.is_framed = bool(getattr(self._stream, "is_framed", True))
         self._stream.close()
         self._stream = None
         self._sizes.append(self._count)
@@ -372,9 +380,10 @@ class SplitInput(Input):
             self._stream = self._hashed_stream(storage.open_read(self._parts[number + 1]))
 
     def describe(self, offset: int | None) -> str:
-        """Return a phrase with the part that has byte *offset* of the whole, and the byte in it.
+        """Return a phrase for a message: the part that has byte *offset* of the whole, and the byte in it.
 
-        None: the last byte that was read. At the ends of all parts, it asks for missing ones.
+        None: the end of the bytes that were read. If the data end with the last part, or begin with a part that is not
+        number 0, it asks whether a part is missing there.
         """
         part, byte = self.place(offset)
         before, behind = parse_part(self._parts[0]), parse_part(self._parts[-1])

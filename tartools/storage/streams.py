@@ -31,7 +31,8 @@ class Stream(Protocol):
     """Bytes to read.
 
     *file* is the open regular file that has these bytes from *start* on, or None. Large payloads stay in the file, and
-    bytes can be skipped without being read (by `skip`).
+    bytes can be skipped without being read (by `skip`). Some streams also have `is_framed`: False if the server does
+    not state where the bytes end, so that they may be truncated.
     """
 
     file: io.FileIO | None = None
@@ -46,9 +47,9 @@ class Stream(Protocol):
 
 
 def chunks(stream: Stream, max_bytes: int = sys.maxsize) -> Iterator[memoryview]:
-    """Yield the rest of *stream*, or up to *max_bytes* bytes of it. Each chunk overwrites the one before.
+    """Yield the rest of *stream*, or up to *max_bytes* bytes of it, by at most COPY_CHUNK_BYTES.
 
-    Holds: 1 MiB.
+    Each chunk overwrites the one before. Holds: a chunk.
     """
     buffer = memoryview(bytearray(min(COPY_CHUNK_BYTES, max_bytes)))
     while max_bytes and (count := stream.readinto(buffer[:max_bytes])):
@@ -113,15 +114,15 @@ class SharedFile(io.FileIO):
 class InputFile(SharedFile):
     """A file open for reading, which notices if it changes.
 
-    *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. `opened`: its status when it was
-    opened, None if it is not a regular file.
+    *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. `status`: the `os.stat_result`
+    of when it was opened, None if it is not a regular file.
     """
 
     def __init__(self, file: str | int, url: str) -> None:
         super().__init__(file, closefd=isinstance(file, str))
         self.url = url
         status = os.fstat(self.fileno())
-        self.opened = status if stat.S_ISREG(status.st_mode) else None
+        self.status = status if stat.S_ISREG(status.st_mode) else None
 
     def check(self) -> None:
         """Raise StorageError if the content may have changed since the file was opened.
@@ -129,7 +130,7 @@ class InputFile(SharedFile):
         Size, mtime and ctime tell. The ctime alone also changes with another name, mode, owner or number of links: then
         the content counts as unchanged. Only regular files are checked.
         """
-        old = self.opened
+        old = self.status
         if old is None:
             return
         new = os.fstat(self.fileno())
@@ -156,8 +157,8 @@ def check_input_file(file: object) -> None:
 
 def size_of(file: io.FileIO) -> int:
     """Return the size of the open *file* in bytes; of an `InputFile` the size when it was opened."""
-    opened = file.opened if isinstance(file, InputFile) else None
-    return (opened or os.fstat(file.fileno())).st_size
+    status = file.status if isinstance(file, InputFile) else None
+    return (status or os.fstat(file.fileno())).st_size
 
 
 class FileVersion(NamedTuple):
@@ -295,7 +296,10 @@ def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) ->
 
 
 def enlarge_pipe(fd: int) -> None:
-    """Give the pipe *fd* a buffer of 1 MiB if the system can: twice the speed on small members. Ignores other files."""
+    """Give the pipe *fd* a buffer of PIPE_SIZE if the system can: twice the speed on small members.
+
+    Ignores other files.
+    """
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with suppress(OSError):  # not a pipe, or the user's limit of pipe memory is reached
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
@@ -319,7 +323,7 @@ def check_whole(stream: Stream, url: str) -> None:
 
     For data other than tar archives, which have an end mark of their own. *url*: the name for messages.
     """
-    if not getattr(stream, "framed", True):
+    if not getattr(stream, "is_framed", True):
         raise StorageError("the server does not state the length, so this may be truncated", url=url)
 
 

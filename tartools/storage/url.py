@@ -103,14 +103,14 @@ class Url(str):
     def read_command(self) -> str | None:
         """The command that reads the URL instead of us, from the environment variable `GOPEN_<SCHEME>`.
 
-        None if that is not set, and for plain paths, stdin and `pipe:` URLs.
+        None if that is not set, and for plain paths, stdin, `pipe:` URLs and archives that were split.
         """
         return os.environ.get(f"GOPEN_{self.scheme.upper()}") if self.scheme not in ("", "-", "pipe", SPLIT) else None
 
     def module(self, verb: str) -> str:
         """Return the name of the module of `storage` for this URL; *verb* ("read", "write") is for the message.
 
-        Raises: StorageError if the scheme is unknown.
+        Raises: StorageError if the scheme is unknown, or to write an archive that was split.
         """
         if self.scheme in SCHEMES or (self.scheme == SPLIT and verb == "read"):
             return self.record.module
@@ -128,13 +128,13 @@ def drop_commit(url: str) -> str:
 
 
 def split_url(prefix: str, ends: Sequence[str]) -> Url:
-    """Return the URL of an archive that was split; its parts are *prefix* and one of *ends*, in their order."""
+    """Return the URL of an archive that was split; each part is *prefix* and one of *ends*, in their order."""
     escaped = (re.sub("[,{}]", lambda found: _SPLIT_ESCAPES[found[0]], end) for end in ends)
     return Url(f"{SPLIT_PREFIX}{prefix}{{{','.join(escaped)}}}")
 
 
 def parts_of(url: str) -> list[Url]:
-    """Return the URLs of the parts of *url*, if it is one of `split_url`, in order; [*url*] for any other URL.
+    """Return the URLs of the parts of *url*, in order, if `split_url` made it; [*url*] for any other URL.
 
     >>> parts_of(split_url("https://h/x.tar.", ["001?a,b", "002"])), parts_of("a.tar")
     (['https://h/x.tar.001?a,b', 'https://h/x.tar.002'], ['a.tar'])

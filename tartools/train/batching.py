@@ -16,18 +16,18 @@ class RankSteps(NamedTuple):
 
     `world_size`: number of ranks
     `begin`: first position that is shared; those before it were consumed earlier
-    `full`: number of full steps, which come first; in step s rank r has `size` positions from `begin + (s * world_size
-        + r) * size` on
+    `full_steps`: number of full steps, which come first; in step s rank r has `size` positions from
+        `begin + (s * world_size + r) * size` on
     `size`: positions of a batch in a full step
-    `rest`: positions at which the batches after the full steps begin, for ranks 0, 1, ... by turns; the last item is
-        the end of the last batch. In the last step some ranks may have no batch.
+    `tail_bounds`: list, or int64 array, of positions at which the batches after the full steps begin, for ranks 0, 1,
+        ... by turns; the last item is the end of the last batch. In the last step some ranks may have no batch.
     """
 
     world_size: int
     begin: int
-    full: int
+    full_steps: int
     size: int
-    rest: Any
+    tail_bounds: Any
 
     @classmethod
     def of(cls, begin: int, length: int, world_size: int, size: int, drop_last: bool, single: bool) -> RankSteps:
@@ -47,20 +47,25 @@ class RankSteps(NamedTuple):
         bounds = [low + rank * per_rank + min(rank, extra) for rank in range(min(world_size, remaining) + 1)]
         return cls(world_size, begin, full, size, bounds)
 
-    def batches(self, rank: int) -> int:
+    def step_count(self, rank: int) -> int:
         """Return the number of steps in which *rank* has a batch; rank 0 has one in every step."""
-        return self.full + max(0, -((rank + 1 - len(self.rest)) // self.world_size))
+        return self.full_steps + max(0, -((rank + 1 - len(self.tail_bounds)) // self.world_size))
 
-    def rest_of(self, rank: int, step: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) positions of the batches of *rank* after the full steps, from step number *step* on."""
-        for at in range(max(step - self.full, 0) * self.world_size + rank, len(self.rest) - 1, self.world_size):
-            yield self.rest[at], self.rest[at + 1]
+    def tail_batches(self, rank: int, step: int) -> Iterator[tuple[int, int]]:
+        """Yield (begin, end) positions of the batches of *rank* after the full steps, from step number *step* on.
 
-    def after(self, steps: int) -> int:
-        """Return the first position that no rank has consumed once all ranks have made *steps* steps."""
-        if steps < self.full:
+        Steps are counted from 0, the full ones included.
+        """
+        for at in range(
+            max(step - self.full_steps, 0) * self.world_size + rank, len(self.tail_bounds) - 1, self.world_size
+        ):
+            yield self.tail_bounds[at], self.tail_bounds[at + 1]
+
+    def position_after(self, steps: int) -> int:
+        """Return the first position that no rank has consumed once all ranks have made the first *steps* steps."""
+        if steps < self.full_steps:
             return self.begin + steps * self.world_size * self.size
-        return int(self.rest[min((steps - self.full) * self.world_size, len(self.rest) - 1)])
+        return int(self.tail_bounds[min((steps - self.full_steps) * self.world_size, len(self.tail_bounds) - 1)])
 
 
 class BatchedOrder:
@@ -74,6 +79,7 @@ class BatchedOrder:
     `drop_last`: leave out the last batch of each bucket, unless it has *size* rows
     `local`: batches come in the order in which *inner* has completed them, else in random order
 
+    `length`: positions of an epoch of *inner*. `kind`: a dict of plain values that identifies the order in states.
     Positions count the rows of an epoch, batch after batch. Holds: 16 bytes a row of the epoch that was asked for last.
     """
 
@@ -93,15 +99,15 @@ class BatchedOrder:
         self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions* (an array) of epoch number *epoch* of a run with *seed*, as int64."""
+        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*."""
         return self._batches(seed, epoch)[0][positions]
 
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
-        """Return how *world_size* ranks share the batches of an epoch from position *begin* on.
+        """Return how *world_size* ranks share the batches of *epoch* of a run with *seed* from position *begin* on.
 
-        A step has a batch for each rank. The bounds of all batches are in `rest` of the result; its `full` is 0. If
-        *begin* lies in a batch, the rest of that is a batch. Where batches are not a multiple of the ranks, some are
-        halved, the largest first, or with drop_last the last ones left out. *seed*: of the run.
+        A step has a batch for each rank. The bounds of all batches are in `tail_bounds` of the result; `full_steps` is
+        0. If *begin* lies in a batch, the rest of that is a batch. Where batches are not a multiple of the ranks, some
+        are halved, the largest first, or with drop_last the last ones left out.
         """
         bounds = self._batches(seed, epoch)[1]
         bounds_left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
@@ -113,7 +119,10 @@ class BatchedOrder:
         return RankSteps(world_size, int(bounds_left[0]), 0, 1, bounds_left)
 
     def _batches(self, seed: int, epoch: int) -> tuple[Any, Any]:
-        """Return (rows in the order of the epoch, positions at which batches begin and the last one ends); cached."""
+        """Return (rows in the order of the epoch, positions at which batches begin and the last one ends); cached.
+
+        Both are arrays of int64.
+        """
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             # The stable sort by bucket keeps the order of the epoch within a bucket, so each bucket is one run, which
             # `_find_starts` cuts into batches. Then whole batches move: at random, or to the place at which `inner`
@@ -140,10 +149,10 @@ class BatchedOrder:
         return self._cached_epoch[1:]
 
     def _find_starts(self, rows: Any, of_label: Any) -> Any:
-        """Return the indexes in *rows*, which are sorted by label, at which batches begin.
+        """Return the indexes (int64) in *rows* at which batches begin.
 
-        A batch ends at `size` rows, where its label ends, or before its costs would exceed the maximum.
-        *of_label*: for each row, the index behind the last row with the same label.
+        *rows*: row numbers, sorted by label. A batch ends at `size` rows, where its label ends, or before its costs
+        would exceed the maximum. *of_label*: for each row, the index behind the last row with the same label.
         """
         numbers = np.arange(len(rows))
         ends = np.minimum(numbers + self._size, of_label)

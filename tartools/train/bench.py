@@ -23,7 +23,7 @@ from tartools.storage import openfiles
 from tartools.tables.table import Table
 from tartools.tar import split_path
 from tartools.train.fieldchooser import FieldChooser
-from tartools.train.loading import as_it_is
+from tartools.train.loading import keep_batch
 from tartools.train.objects import ObjectDataset
 from tartools.train.payloaddecoding import PictureDecoder
 from tartools.train.sampler import StatefulSampler
@@ -72,14 +72,14 @@ class BatchNote(NamedTuple):
 
     `keys`: keys of its samples
     `size`: bytes of their payloads
-    `read`, `decoded`, `collate`: seconds that it took to read, decode and collate them
+    `read_seconds`, `decode_seconds`, `collate_seconds`: times that it took to read, decode and collate them
     """
 
     keys: list[str]
     size: int
-    read: float
-    decoded: float
-    collate: float
+    read_seconds: float
+    decode_seconds: float
+    collate_seconds: float
 
 
 class LooseFiles(Dataset[Any]):
@@ -171,8 +171,9 @@ def make_batch(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -
 def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
     """Return *decoded* samples as a batch: a dict with the values of each field.
 
-    Where all values of a field are pictures (uint8 arrays with channels last), they are one tensor of 224 x 224 pixels
-    each: cut from the top left, smaller ones filled up with 0. Other values are lists, with None for absent fields.
+    Where all values of a field are pictures (uint8 arrays with channels last), they are one uint8 tensor of CROP_PIXELS
+    x CROP_PIXELS pixels each, channels last: cut from the top left, smaller ones filled up with 0. Other values are
+    lists, with None for absent fields.
     """
     batch: dict[str, Any] = {}
     for name in dict.fromkeys(name for sample in decoded for name in sample):
@@ -212,7 +213,7 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
     chooser = FieldChooser(decode=[PictureDecoder("rgb8", PICTURES), _keep_undecoded])  # pictures to RGB, arrays, JSON
     cached = _drop_cached_pages(row)
     begun = clock()
-    how, count = _loader_arguments(row, chooser)
+    arguments, count = _loader_arguments(row, chooser)
     listed, begun = clock() - begun, clock()
     timed, seconds, cpu = np.zeros(5), 0.0, 0.0  # of these: samples, bytes; seconds read, decoded, collated
     count_read = passes = 0
@@ -221,7 +222,7 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
     ):
         cached = max(cached, _drop_cached_pages(row))
         used = _processor_seconds()
-        with closing(_iterate_notes(how, row.workers)) as notes:
+        with closing(_iterate_notes(arguments, row.workers)) as notes:
             came, batch_facts, took = _measure_pass(row, notes, count, row.seconds - seconds)
         cpu += _processor_seconds() - used
         timed, seconds, count_read, passes = (
@@ -265,16 +266,16 @@ def _loader_arguments(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, A
     count = min(row.samples, len(dataset))
     ordered = dataset if row.form == "table" else range(count)
     order = StatefulSampler(ordered, 1, SHUFFLE_MODES[row.order], batch_size=row.batch, rank=0, world_size=1)
-    return {"dataset": NumberedBatches(dataset, chooser), "batch_sampler": order, "collate_fn": as_it_is}, count
+    return {"dataset": NumberedBatches(dataset, chooser), "batch_sampler": order, "collate_fn": keep_batch}, count
 
 
-def _iterate_notes(how: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
+def _iterate_notes(arguments: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
     """Yield the `BatchNote` of each batch of a pass. Its workers end with this generator.
 
-    *how*: arguments of DataLoader. *workers*: number of its worker processes; 0: none. Raises: the error that came in
-    place of a batch.
+    *arguments*: of DataLoader, by name. *workers*: number of its worker processes; 0: none. Raises: the error that came
+    in place of a batch.
     """
-    iterator = iter(DataLoader(**how, num_workers=workers, worker_init_fn=_ignore_signals))
+    iterator = iter(DataLoader(**arguments, num_workers=workers, worker_init_fn=_ignore_signals))
     try:
         for item in iterator:
             if isinstance(item, TarToolsError):

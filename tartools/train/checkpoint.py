@@ -26,7 +26,7 @@ def writer(url: Name) -> Iterator[WritableFile]:
     It replaces what was at *url*. An exception in the block, a kill, a full disk leave what was there before. In stores
     parts are sent while the next one is written.
 
-    Holds: up to 5 parts of 16 MiB. Raises: StorageError.
+    Holds: for a store up to 5 parts of 16 MiB, beyond 8 GB of 32 MiB. Raises: StorageError.
     """
     with WritableFile(name_of(url), force=True) as file, _raise_cause(file):
         yield file

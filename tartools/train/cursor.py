@@ -62,7 +62,7 @@ class ShardSlice(NamedTuple):
         return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
 
     @property
-    def cut(self) -> Boundary | None:
+    def boundary(self) -> Boundary | None:
         """The end of the slice: byte `end`, and the key of the sample that begins there; None: the end of the shard."""
         return None if self.end is None else Boundary(self.end, self.key.encode(errors="surrogateescape"))
 
@@ -142,7 +142,7 @@ class Cursor(NamedTuple):
 
     @property
     def is_at_begin(self) -> bool:
-        """True if the reader has yielded nothing of its epoch, and nobody began it before."""
+        """True if the reader has yielded nothing of its epoch, and has neither position nor remainder of others."""
         counts = self.repetition, self.total, self.yielded
         return not any(counts) and self.position is None and self.remainder is None
 

@@ -45,7 +45,7 @@ def make_order_key(*parts: int) -> int:
 
 
 def permute(positions: Any, count: int, key: int) -> Any:
-    """Return the values of a permutation of `range(count)` at *positions*: an array of int64.
+    """Return the values of a permutation of `range(count)` at *positions*, whole numbers: an array of int64.
 
     A Feistel network on pairs (low, high) with low + width * high, walked until the number is below *count*: for each
     *key* a bijection. About one microsecond for ten positions; holds a few arrays as long as *positions*.
@@ -72,7 +72,8 @@ def permute(positions: Any, count: int, key: int) -> Any:
 def draw_by_share(positions: Any, bounds: Any, key: int) -> Any:
     """Return for each of *positions* a number from 0 to `len(bounds) - 1`, drawn at random by *key*, with repetition.
 
-    *bounds*: cumulative sums of weights. Number n is drawn with a probability in the ratio of bounds[n] - bounds[n-1].
+    *positions*: an array of whole numbers; the result is an array of int64. *bounds*: cumulative sums of weights,
+    float64. Number n is drawn with a probability in the ratio of bounds[n] - bounds[n-1].
     """
     numbers = np.asarray(positions).astype(np.uint64)
     shares = (mix_bits(mix_bits(numbers, key), key) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
@@ -83,14 +84,17 @@ def draw_by_share(positions: Any, bounds: Any, key: int) -> Any:
 
 
 class PlainOrder:
-    """All *length* rows, each once an epoch: permuted if *shuffled*, or else as they are stored. Holds nothing."""
+    """All *length* rows, each once an epoch: permuted if *shuffled*, or else as they are stored. Holds nothing.
+
+    `length`: positions of an epoch. `kind`: {}; in other orders a dict of plain values that identifies them in states.
+    """
 
     def __init__(self, length: int, shuffled: bool) -> None:
         self.length, self.kind = length, dict[str, Any]()
         self._shuffled = shuffled
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
+        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*."""
         return permute(positions, self.length, make_order_key(seed, epoch)) if self._shuffled else positions
 
 
@@ -121,7 +125,7 @@ class BlockOrder:
         self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
+        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*."""
         order, bounds = self._order(seed, epoch)
         borders = np.append(bounds[: -1 : self._window], bounds[-1])  # of windows
         within = borders.searchsorted(positions, "right") - 1
@@ -135,7 +139,10 @@ class BlockOrder:
         return rows
 
     def _order(self, seed: int, epoch: int) -> tuple[Any, Any]:
-        """Return (block numbers in the order of the epoch, positions where blocks begin and the last ends); cached."""
+        """Return (block numbers in the order of the epoch, positions where blocks begin and the last ends); cached.
+
+        Both are arrays of int64.
+        """
         if self._cached_epoch is None or self._cached_epoch[0] != (seed, epoch):
             count = len(self._starts)
             order = permute(np.arange(count), count, make_order_key(seed, epoch))
@@ -169,7 +176,7 @@ class WeightedOrder:
         self._bounds = np.cumsum((shares / np.bincount(source, weights, len(shares)))[source] * weights)
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
+        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*."""
         return draw_by_share(positions, self._bounds, make_order_key(seed, epoch))
 
 
@@ -178,10 +185,10 @@ class ShareOrder:
 
     *mixture*: the weights of rows, and the schedule: shares of the sources, by the sample from which they hold. An
     epoch of *length* positions has parts, in which one item of the schedule holds. In a part each source has its share
-    of the positions, rounded to whole ones; with *batch*, its share of each so many positions, in their order. The
-    positions of a source, over all parts, are points at equal distances on the line of its weights. So a row comes as
-    often as its weight says, rounded up or down. Where the first point is moves with the epoch by the golden ratio:
-    over epochs, too, rows come as evenly as can be.
+    of the positions, rounded to whole ones. With *batch* above 0, each *batch* positions in a row are shared so, source
+    after source, and *length* is cut to a multiple of *batch*. The positions of a source, over all parts, are points at
+    equal distances on the line of its weights. So a row comes as often as its weight says, rounded up or down. Where
+    the first point is moves with the epoch by the golden ratio: over epochs, too, rows come as evenly as can be.
     """
 
     def __init__(self, mixture: Weighting, length: int, batch: int = 0) -> None:
@@ -197,7 +204,7 @@ class ShareOrder:
         self._ends = np.cumsum(np.bincount(mixture.source, minlength=len(mixture.schedule[0][1])))
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions* of epoch *epoch* of a run with *seed*."""
+        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*."""
         positions = np.asarray(positions)
         source, draw, indexes = np.empty((3, len(positions)), np.int64)
         # Each position gets a source, and the number of its draw from this source, counted over all parts: the
@@ -224,7 +231,10 @@ class ShareOrder:
         return self._order[indexes]
 
     def _points(self, numbers: Any, count: int, source: int, seed: int, epoch: int) -> Any:
-        """Return the indexes in `_order` of the points *numbers*, of *count* points at equal distances on *source*."""
+        """Return the indexes in `_order` of the points *numbers*, of *count* points at equal distances on *source*.
+
+        *numbers*: an array of int64 from 0 to *count* - 1; the result is one as long. *source*: number of the source.
+        """
         begin, end = (int(self._ends[source - 1]) if source else 0), int(self._ends[source])
         before = self._sums[begin - 1] if begin else 0.0
         place = ((make_order_key(seed, source) + epoch * GOLDEN_RATIO_64) & MASK_64) >> (64 - FRACTION_BITS)
@@ -244,6 +254,8 @@ RowOrder = PlainOrder | BlockOrder | WeightedOrder | ShareOrder
 
 def split_in_ratio(shares: Any, count: int) -> Any:
     """Return whole numbers in the ratio of *shares* that add up to *count*; the largest remainders are rounded up.
+
+    *shares*: an array of floats from 0 on; the result is one of int64, as long.
 
     >>> split_in_ratio(np.array([0.7, 0.2, 0.1]), 12).tolist()
     [9, 2, 1]
@@ -266,8 +278,8 @@ def is_schedule(weights: Any) -> bool:
     return isinstance(weights, (list, tuple)) and bool(weights) and isinstance(weights[0], (list, tuple))
 
 
-def mixture_of(table: Any, count: int, weights: Any) -> Weighting:
-    """Parse *weights*, the argument of `StatefulSampler`, for *count* rows of *table*.
+def parse_weights(table: Any, count: int, weights: Any) -> Weighting:
+    """Return the `Weighting` that *weights*, the argument of `StatefulSampler`, means for *count* rows of *table*.
 
     *weights*: the name of a column; an array with a number for each row; a dict of shares by pattern of shard URLs (the
     shards that match are a source); a schedule, pairs (sample number, such a dict); or None for equal weights.
@@ -312,7 +324,7 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
 
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
-    """Return the number of the source of each row: the index in *patterns* of the one that matches its shard's URL.
+    """Return the source of each row, int64: the index in *patterns* of the one that matches its shard's URL.
 
     Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard without
     any.

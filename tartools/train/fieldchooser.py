@@ -21,7 +21,7 @@ from tartools.samples.values import field_list
 from tartools.storage.url import Name, name_of
 from tartools.tar import Member
 from tartools.train.clips import Clip, decode_clip, fields_by_range, split_clips
-from tartools.train.payloaddecoding import AS_FILE, Resize, decoder_of, pictures_of
+from tartools.train.payloaddecoding import AS_FILE, Resize, make_decoder, picture_decoders
 from tartools.train.sampleseeds import SampleSeeds, SharedSeeds, call_with_seed, seed_parameter
 from tartools.train.sending import check_sent
 from tartools.train.workererrors import note_result
@@ -80,7 +80,7 @@ class FieldChooser:
         self.clips, decoders = split_clips(decode)
         is_random = any(self._seed_parameters) or any(clip.is_random for clip in self.clips.values())
         self.seeds: SharedSeeds | SampleSeeds | None = SharedSeeds() if is_random else None
-        self.decoder = decoder_of(decoders, resize, exif)
+        self.decoder = make_decoder(decoders, resize, exif)
         decoders_by_field = decode.items() if isinstance(decode, Mapping) else ()
         self.files = frozenset(  # a compressed one is decompressed in memory
             field.lower() for field, how in decoders_by_field if how == AS_FILE and split_codec(field)[1] is None
@@ -104,7 +104,9 @@ class FieldChooser:
     @property
     def by_pillow(self) -> int:
         """The number of JPEGs that simplejpeg refused and Pillow decoded, here and in workers."""
-        return sum(decoder.by_pillow for decoder in pictures_of(() if self.decoder is None else self.decoder.handlers))
+        return sum(
+            decoder.by_pillow for decoder in picture_decoders(() if self.decoder is None else self.decoder.handlers)
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         check_sent("transform", self.transform if isinstance(self.transform, list) else [self.transform])
@@ -123,10 +125,10 @@ class FieldChooser:
         """Return the chosen fields of a sample, given as the dict *fields*, decoded and transformed."""
         if self.fields is not None:
             values = [self._value(fields, names) for names in self.fields]
-            return self._transformed(fields, tuple(values))
+            return self._apply_transform(fields, tuple(values))
         if self.decoder is not None or self.classes:
-            fields = {name: self._decoded(fields, name, value) for name, value in fields.items()}
-        return self._transformed(fields, fields)
+            fields = {name: self._decode_value(fields, name, value) for name, value in fields.items()}
+        return self._apply_transform(fields, fields)
 
     def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
         """Return the decoded value of the first of *names* that *sample* has.
@@ -136,19 +138,19 @@ class FieldChooser:
         for name in names:
             field = name if name in sample else name.lower()
             if field in sample:
-                return self._decoded(sample, field, sample[field])
+                return self._decode_value(sample, field, sample[field])
         if self.missing is None:
             return None
         have = field_list(name for name in sample if not name.startswith(RESERVED_PREFIX))
         raise _failure(sample, f"has no field {' or '.join(map(repr, names))}; its fields are: {have}")
 
-    def _decoded(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
+    def _decode_value(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return *value*, the payload of the field *name* of *sample*, decoded: of a field with classes its number.
 
         Raises: SampleError, naming shard, sample and field.
         """
         if name in self.classes:
-            return self._number(sample, name, value)
+            return self._class_number(sample, name, value)
         clip = self.clips.get(name)
         is_payload = isinstance(value, bytes) or (clip is not None and hasattr(value, "read"))  # not of a column
         if self.decoder is None or name[:2] == RESERVED_PREFIX or not is_payload:
@@ -158,9 +160,9 @@ class FieldChooser:
                 return decode_clip(clip, name, value, self._seed_of(sample) if clip.is_random else None)
             return self.decoder.decode1(name, value)
         except Exception as error:
-            raise undecodable(sample, name, error) from error
+            raise decode_error(sample, name, error) from error
 
-    def _number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
+    def _class_number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
         """Return the number of the class that *value*, bytes or text of *field* of *sample*, names.
 
         Raises: SampleError, naming shard and sample, for another name.
@@ -170,7 +172,7 @@ class FieldChooser:
             try:
                 value = unpack(field, value)
             except ValueError as error:
-                raise undecodable(sample, field, error) from error
+                raise decode_error(sample, field, error) from error
         name = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         if name not in numbers:
             examples = ", ".join(islice(numbers, MAX_CLASSES_IN_MESSAGE)) + ", ..." * (
@@ -179,12 +181,12 @@ class FieldChooser:
             raise _failure(sample, f"field {field!r}: {name!r} is none of the {len(numbers)} classes: {examples}")
         return numbers[name]
 
-    def _transformed(self, sample: Mapping[str, Any], value: Any) -> Any:
+    def _apply_transform(self, sample: Mapping[str, Any], value: Any) -> Any:
         """Return *value*, the decoded fields of *sample*, transformed. Raises: errors of transforms, with a note."""
         if self.transform is None:
             return value
         try:
-            transform = self.transform if self.seeds is None else self._seeded(sample)
+            transform = self.transform if self.seeds is None else self._bind_seeds(sample)
             if not isinstance(transform, list):
                 return transform(value)
             keeps_none, pairs = self.missing is None, zip(transform, value, strict=True)
@@ -201,10 +203,10 @@ class FieldChooser:
             raise
 
     def _seed_of(self, sample: Mapping[str, Any]) -> int | None:
-        """Return the seed of *sample* in the epoch; None if nothing here asks for seeds."""
+        """Return the seed of *sample* in the epoch; None if no transform and no clip of this chooser asks for seeds."""
         return None if self.seeds is None else self.seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
 
-    def _seeded(self, sample: Mapping[str, Any]) -> Any:
+    def _bind_seeds(self, sample: Mapping[str, Any]) -> Any:
         """Return the transform, or the list of them, whose functions that ask for a seed get the seed of *sample*."""
         seed: Any = self._seed_of(sample)
         if not isinstance(self.transform, list):
@@ -252,12 +254,12 @@ def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
 def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:
     """Return *sample* as a dict of webdataset: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    Fields in *files* are open files instead of bytes, if their payloads are ranges of a file.
-    Only the fields *needed* are read, if they are given; others are None. Raises: SampleError if two fields differ only
-    in case, or if one begins with two underscores.
+    *needed*: fields to read, None for all; others have the value None. Fields in *files* are open files instead of
+    bytes, if their payloads are ranges of a file. Raises: SampleError if two fields differ only in case, or if one
+    begins with two underscores.
     """
     fields = [(field_name(member), _reader(member, files)) for member in sample.members]
-    return dict_of(sample.key, sample.shard, fields, needed)
+    return make_dict(sample.key, sample.shard, fields, needed)
 
 
 def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
@@ -270,7 +272,7 @@ def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
     return member.read
 
 
-def dict_of(
+def make_dict(
     key: str, url: str, fields: Sequence[tuple[str, Callable[[], Any]]], needed: Set[str] | None
 ) -> dict[str, Any]:
     """Return the sample *key* of the shard *url* as a dict of webdataset: `__key__`, `__url__`, payloads by field.
@@ -301,7 +303,10 @@ def _failure(sample: Mapping[str, Any], problem: str) -> SampleError:
     return SampleError(f"sample {sample.get(DICT_KEY)!r}: {problem}", url=str(sample.get(DICT_URL) or ""))
 
 
-def undecodable(sample: Mapping[str, Any], field: str, error: BaseException | None) -> SampleError:
-    """Return the SampleError for *field* of *sample*, which can't be decoded because of *error*."""
+def decode_error(sample: Mapping[str, Any], field: str, error: BaseException | None) -> SampleError:
+    """Return the SampleError for *field* of *sample*, which can't be decoded because of *error*.
+
+    The message is that of *error* if it is a TarToolsError, else its class and text.
+    """
     text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
     return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")

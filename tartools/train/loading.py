@@ -159,7 +159,7 @@ class Loader(DataLoader[Any]):
         self._data = data
         options["worker_init_fn"] = WorkerInit(options.get("worker_init_fn"))
         if collate_fn is None and isinstance(data, TableDataset) and data.chooser.raw:
-            super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=as_it_is, **options)
+            super().__init__(_TableBatches(data), batch_sampler=sampler, collate_fn=keep_batch, **options)
         else:
             function = with_explanation(collate_fn, field_names(data))
             super().__init__(data, batch_sampler=sampler, collate_fn=function, **options)
@@ -342,11 +342,11 @@ class _TableBatches(Dataset[Any]):
         if worker is None or worker.dataset is not self:
             return self.data.batch(rows)
         try:
-            return self._shared(rows)
+            return self._read_shared(rows)
         except TarToolsError as error:
             return error
 
-    def _shared(self, rows: list[int]) -> TableBatch | list[Any]:
+    def _read_shared(self, rows: list[int]) -> TableBatch | list[Any]:
         """Return the batch of *rows* in a shared buffer; a list of samples if it can't be read into one."""
         buffers: list[torch.Tensor] = []
 
@@ -381,11 +381,11 @@ def _is_killed(batches: Any) -> bool:
 
 
 def _first_values(values: list[Any]) -> str:
-    """Return the first 8 of *values* as text, with commas between them, and " and N more" if there are more."""
+    """Return the first MAX_PLACES_IN_MESSAGE of *values* as text, with commas between, and " and N more" for others."""
     suffix = f" and {len(values) - MAX_PLACES_IN_MESSAGE} more" * (len(values) > MAX_PLACES_IN_MESSAGE)
     return ", ".join(map(str, values[:MAX_PLACES_IN_MESSAGE])) + suffix
 
 
-def as_it_is(batch: Any) -> Any:
+def keep_batch(batch: Any) -> Any:
     """Return *batch* unchanged: a collate_fn for batches that are made as a whole."""
     return batch

@@ -97,7 +97,7 @@ def stream_map(
 def _start_engine(
     engine: str, work: MapWork, workers: int | None, retries: int, address: str | None, cpus: float
 ) -> Iterator[tuple[Engine[Any, Answer], int]]:
-    """For the body of `with`: (an engine that calls *work*, number of calls to have under way).
+    """Yield (an engine that calls *work*, number of calls to have under way).
 
     *engine*: "threads", "processes" or "ray". *workers*: calls at a time; None: one a core. *retries*: more tries of an
     item whose worker was lost (not of threads); *address*, *cpus*: of the engine "ray". The engine gives, for each
@@ -120,14 +120,14 @@ def _start_engine(
 
 
 @contextmanager
-def _close_at_exit(mine: list[Any]) -> Iterator[None]:
-    """For the body of `with`: close a generator if the program ends in it, while threads can still run.
+def _close_at_exit(reference: list[Any]) -> Iterator[None]:
+    """Run the block, and close a generator if the program ends in it, while threads can still run.
 
-    `mine[0]`: a weak reference to the generator.
+    `reference[0]`: a weak reference to the generator.
     """
 
     def close() -> None:
-        generator = mine[0]()
+        generator = reference[0]()
         if generator is not None:
             with suppress(ValueError):  # it runs, in a thread that ends with the program
                 generator.close()
@@ -174,23 +174,23 @@ class StreamMap(IterableDataset[Any]):
         if get_worker_info() is not None:
             raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
         self._next, self._start = self._start, (0, 0)
-        mine: list[Any] = []
-        generator = self._yield_results(*self._next, mine)
-        mine.append(weakref.ref(generator))
+        reference: list[Any] = []
+        generator = self._yield_results(*self._next, reference)
+        reference.append(weakref.ref(generator))
         return generator
 
-    def _yield_results(self, first: int, consumed: int, mine: list[Any]) -> Generator[Any, None, None]:
+    def _yield_results(self, first: int, consumed: int, reference: list[Any]) -> Generator[Any, None, None]:
         """Yield the results of this rank from its chunk number *first* on, without the first *consumed* of that chunk.
 
-        *mine*: a list with a weak reference to this generator, by which it is closed if the program ends. Keeps the
-        position of `state_dict` current.
+        *reference*: a list with a weak reference to this generator, by which it is closed if the program ends. Keeps
+        the position of `state_dict` current.
         """
         rank, world = this_rank()
         pieces = islice(make_chunks(self._names, self._sources, self._size), rank + first * world, None, world)
         work = MapWork(self._function, self._sources, self._chooser)
         with (
             _start_engine(work=work, **self._options) as (engine, workers),
-            _close_at_exit(mine),
+            _close_at_exit(reference),
             closing(
                 call_in_window(pieces, engine, self._prefetch or CHUNKS_PER_WORKER * workers, ordered=self._ordered)
             ) as answers,

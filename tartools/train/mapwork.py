@@ -59,8 +59,8 @@ def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
 def make_chunks(names: Sequence[str], sources: Sequence[MapSource], size: int | None) -> Iterator[MapChunk]:
     """Yield the chunks of *sources*, whose *names* are for messages, in order.
 
-    *size*: bytes of a chunk, about; None: 8 MB, of remote shards 32 MB. A shard that can't be cut is one chunk: what is
-    compressed, a command, a server without ranges. Raises: StorageError, when its turn comes.
+    *size*: bytes of a chunk, about; None: CHUNK_BYTES, of remote shards MIN_REMOTE_CHUNK_BYTES. A shard that can't be
+    cut is one chunk: what is compressed, a command, a server without ranges. Raises: StorageError, when its turn comes.
     """
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         if isinstance(source, Table):
@@ -113,7 +113,7 @@ class MapWork:
     def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
         """Yield the results of the function for the samples of *chunk*: none for None, each item of an iterator.
 
-        Raises: errors of the function and of reading, with notes that name sample and chunk.
+        Raises: errors of the function and of the chooser, with a note that names sample and shard; errors of reading.
         """
         for sample in self._samples(chunk):
             key, url = sample[DICT_KEY], sample[DICT_URL]
@@ -133,4 +133,4 @@ class MapWork:
             return (as_dict(sample, needed) for sample in source[part.begin : part.end])
         if chunk.version is not None and probe(source).version != chunk.version:
             raise StorageError("was replaced since the epoch began", url=source)
-        return iter(SliceReader([source], by_number([part._replace(shard=0)]), wanted=needed))
+        return iter(SliceReader([source], by_number([part._replace(shard=0)]), needed=needed))

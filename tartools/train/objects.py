@@ -147,7 +147,10 @@ class ObjectDataset(Dataset[Any]):
         return self.objects.digest
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
-        """Yield the items of the objects numbered *indices*, in this order; up to 64 are requested ahead."""
+        """Yield the items of the objects numbered *indices*, in this order.
+
+        Up to MAX_OBJECT_REQUESTS are requested ahead.
+        """
         guard_worker()
         entries, requested = tee(map(self.objects.entry, indices))
         for data, entry in zip(listing.read_contents(requested), entries, strict=True):
@@ -227,7 +230,9 @@ class ObjectStream(IterableDataset[Any]):
         """Have the next iteration resume from *state*.
 
         The state of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to
-        have had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order.
+        have had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order. The
+        state of one of several workers is for the same worker of as many: the next iteration raises StateError in any
+        other.
         """
         checks = {"reader": is_reader, "workers": is_count, "epoch": is_count, "drop_last": is_bool}
         check_state(state, "an ObjectStream", checks)
@@ -301,14 +306,17 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 
 def _read_small_object(url: str) -> bytes | None:
-    """Return all bytes of the object *url* by one request; None if it is local, above 4 MiB, or of unknown size."""
+    """Return all bytes of the object *url* by one request.
+
+    None if it is local, larger than OPEN_BYTES, of unknown size, or came incomplete. Raises: StorageError.
+    """
     if not is_stored_object(url):
         return None
 
     def attempt() -> bytes | None:
         """Return the bytes, or None, by one request."""
         reply = object_at(url).get(0, OPEN_BYTES, "")
-        if not reply.framed or reply.size is None or reply.size > OPEN_BYTES:
+        if not reply.is_framed or reply.size is None or reply.size > OPEN_BYTES:
             reply.body.close()
             return None
         data = read_all(reply.body, url)
@@ -338,6 +346,9 @@ def _list_entries(url: str) -> Iterable[ListedObject]:
 
 
 def _call_ahead(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield (url, function that returns `work(url)`) for each of *urls*, in order; up to 64 calls run ahead."""
+    """Yield (url, function that returns `work(url)`) for each of *urls*, in order; calls run ahead.
+
+    At once: MAX_OBJECT_REQUESTS, or `TARTOOLS_READAHEAD` if that is set.
+    """
     max_requests = requests_at_once(listing.MAX_OBJECT_REQUESTS)
     return call_in_window(urls, Threads(max_requests, work), max_requests)

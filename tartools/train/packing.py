@@ -110,9 +110,10 @@ def table_url(output: str, names: Numbering) -> str:
 class _Packing:
     """One run of `pack`. `order` has the numbers of items in the order in which they are written.
 
-    `encoded`: the items as samples; `names`: of the shards; `max_size`, `max_count`: bytes and samples of a shard
+    `encoded`: the items as samples; `names`: of the shards
+    `max_size`: bytes of a shard, or a text such as "1GB"; `max_count`: samples of a shard, None: no limit
     `workers`: of a DataLoader, 0 for none; `seed`: of the permutation, None for the order of the dataset
-    Raises: ValueError for an empty dataset.
+    Raises: ValueError for an empty dataset, or a *max_count* below 1.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class _Packing:
         self.order: Sequence[int] = range(count) if seed is None else sorted(range(count), key=make_shuffle_key(seed))
         self._encoded = encoded
         self._names = names
-        self._room = tar.capacity_of_archive(byte_size(max_size) if isinstance(max_size, str) else max_size)
+        self._capacity = tar.capacity_of_archive(byte_size(max_size) if isinstance(max_size, str) else max_size)
         self._max_count = max_count
         self._workers = workers
         self._next: tuple[int, Sample] | None = None  # a position, and its sample, which no shard has had yet
@@ -171,7 +172,7 @@ class _Packing:
 
         An empty shard takes any sample.
         """
-        return count > 0 and (count == self._max_count or size + sample.size > self._room)
+        return count > 0 and (count == self._max_count or size + sample.size > self._capacity)
 
     def _write_shard(self, url: str, position: int) -> RowBlock:
         """Write the shard *url* with the samples from *position* on, until it is full; return its rows.
@@ -238,7 +239,7 @@ class _Packing:
         full = position + count == len(self.order) or self._is_full(
             count, size, _raise_error(self._encoded[self.order[position + count]])
         )
-        if not full or (count > 1 and size > self._room):
+        if not full or (count > 1 and size > self._capacity):
             raise mismatch
         return block
 

@@ -51,7 +51,7 @@ class Resize(NamedTuple):
     scaled: bool = False
     nearest: bool = False
 
-    def wanted(self, height: int, width: int) -> tuple[int, int]:
+    def target_size(self, height: int, width: int) -> tuple[int, int]:
         """Return (height, width) after resizing and before cropping, for a picture of *height* by *width* pixels."""
         if not isinstance(self.size, int):
             return self.size
@@ -59,7 +59,7 @@ class Resize(NamedTuple):
         longer_side = max(self.size * long // short, 1)
         return (self.size, longer_side) if height <= width else (longer_side, self.size)
 
-    def resized(self, picture: Any, size: tuple[int, int] | None = None) -> Any:
+    def apply(self, picture: Any, size: tuple[int, int] | None = None) -> Any:
         """Return *picture*, a tensor (height, width) or (height, width, channels), resized and cropped.
 
         *size*: (height, width) before cropping, if it does not follow from *picture*, because that was decoded smaller;
@@ -70,7 +70,7 @@ class Resize(NamedTuple):
 
         grey = picture.ndim == 2
         planes = (picture[..., None] if grey else picture).permute(2, 0, 1)[None]
-        size = size or self.wanted(*picture.shape[:2])
+        size = size or self.target_size(*picture.shape[:2])
         if self.nearest:
             rows, columns = map(torch.from_numpy, self.nearest_pixels(*picture.shape[:2]))
             return picture[rows][:, columns]
@@ -100,25 +100,25 @@ class Resize(NamedTuple):
         """
         import numpy as np
 
-        size = self.wanted(height, width)
+        size = self.target_size(height, width)
         top, left_edge, high, wide = self.crop_bounds(*size)
         rows = ((np.arange(top, top + high) + 0.5) * height / size[0]).astype(np.int64)
         columns = ((np.arange(left_edge, left_edge + wide) + 0.5) * width / size[1]).astype(np.int64)
         return rows, columns
 
 
-def resizes_of(resize: Any) -> Resize | dict[str, Resize | None] | None:
+def parse_resizes(resize: Any) -> Resize | dict[str, Resize | None] | None:
     """Return *resize* as a `Resize`, or for a dict as a dict of them by field, in lower case; None stays None.
 
     A size is pixels of the shorter side, (height, width), or a `Resize`. Names of fields may be joined by ";".
     Raises: ValueError for any other value, and for sides below 1 pixel.
     """
     if not isinstance(resize, Mapping):
-        return resize_of(resize)
-    return {name.lower(): resize_of(size) for names, size in resize.items() for name in names.split(";")}
+        return parse_resize(resize)
+    return {name.lower(): parse_resize(size) for names, size in resize.items() for name in names.split(";")}
 
 
-def resize_of(size: Any) -> Resize | None:
+def parse_resize(size: Any) -> Resize | None:
     """Return *size* as a `Resize`: pixels of the shorter side, (height, width), or a `Resize`; None for None.
 
     Raises: ValueError for anything else, and for sides below 1 pixel.
@@ -138,6 +138,8 @@ def resize_of(size: Any) -> Resize | None:
 class PictureDecoder:
     """Decodes pictures. *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`.
 
+    It says what a picture becomes: by "pil" a PIL image, by "torch" a tensor [channels, height, width], else an array
+    [height, width, channels]; uint8 or float32 from 0 to 1, or the stored type; of grey [height, width].
     *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: pixels of the shorter side, (height,
     width), or a `Resize`; or a dict of these by field; None: as stored. Called with a field and its bytes, as a decoder
     of webdataset is. `upright`: True to turn pictures as their EXIF data say, before they are resized; default False.
@@ -162,7 +164,7 @@ class PictureDecoder:
         self._array_kind, kind, mode = self.specs()[spec]
         self._floats, self._mode = kind == "float", mode.upper()
         self._suffixes = frozenset(IMAGE_EXTENSIONS if suffixes is None else suffixes)
-        self._resize = resizes_of(resize)
+        self._resize = parse_resizes(resize)
         self.upright = False
         self._refused = SharedNumbers(WORKERS_COUNTED_APART)  # one of them for each worker, by its process
 
@@ -193,9 +195,9 @@ class PictureDecoder:
         """
         resize = self._resize.get(field) if isinstance(self._resize, dict) else self._resize
         if not self._mode:
-            return self._stored(data, resize)
+            return self._decode_stored(data, resize)
         if resize is not None:
-            return self._resized(data, resize)
+            return self._decode_resized(data, resize)
         if self._array_kind == "pil":
             return pixels.decode_picture(data, self._mode, self._refuse, self.upright)
         is_torch = self._array_kind == "torch"
@@ -208,8 +210,8 @@ class PictureDecoder:
 
         return torch.from_numpy(array)
 
-    def _stored(self, data: bytes, resize: Resize | None) -> Any:
-        """Return the picture *data* with its stored values, which may be labels.
+    def _decode_stored(self, data: bytes, resize: Resize | None) -> Any:
+        """Return the picture *data* with its stored values, which may be labels, in the class of this decoder.
 
         *resize*: the size, by nearest neighbour; None: as stored.
         """
@@ -238,11 +240,11 @@ class PictureDecoder:
         tensor = torch.from_numpy(values)
         return tensor.permute(2, 0, 1).contiguous() if tensor.ndim == 3 else tensor
 
-    def _resized(self, data: bytes, resize: Resize) -> Any:
+    def _decode_resized(self, data: bytes, resize: Resize) -> Any:
         """Return the picture *data*, resized by *resize*, in the class, type and layout of this decoder."""
         import torch
 
-        tensor = torch.from_numpy(self._resized_values(data, resize))
+        tensor = torch.from_numpy(self._resize_to_array(data, resize))
         if self._array_kind == "pil":
             from PIL import Image
 
@@ -254,32 +256,36 @@ class PictureDecoder:
             tensor = tensor.to(torch.float32).div_(255)
         return tensor if self._array_kind == "torch" else tensor.numpy()
 
-    def _resized_values(self, data: bytes, resize: Resize) -> Any:
-        """Return the picture *data* resized, as an array with channels last: bytes; or floats for 16 bits of grey.
+    def _resize_to_array(self, data: bytes, resize: Resize) -> Any:
+        """Return the picture *data* resized: an array [height, width, channels], or [height, width] for grey.
 
-        Floats are from 0 to 1, and come only of decoders that give floats.
+        It is of uint8; for 16 bits of grey, if this decoder gives floats, of floats from 0 to 1.
         """
         import numpy as np
         import torch
 
         if self._floats and pixels.has_16_bit_grey(data):
             fractions = torch.from_numpy(pixels.decode_to_array(data, self._mode, floats=True, upright=self.upright))
-            return resize.resized(fractions).clamp_(0, 1).numpy()  # bicubic overshoots
+            return resize.apply(fractions).clamp_(0, 1).numpy()  # bicubic overshoots
         if self._mode == "RGBA" and not resize.nearest:  # Pillow weighs colours by how opaque they are
             picture = pixels.decode_picture(data, self._mode, self._refuse, self.upright)
-            high, wide = resize.wanted(picture.height, picture.width)
-            return resize.resized(torch.from_numpy(np.array(picture.resize((wide, high))))).numpy()
+            high, wide = resize.target_size(picture.height, picture.width)
+            return resize.apply(torch.from_numpy(np.array(picture.resize((wide, high))))).numpy()
         full_size: list[tuple[int, int]] = []
 
-        def least(height: int, width: int) -> tuple[int, int]:
+        def min_size_of(height: int, width: int) -> tuple[int, int]:
             """Note the size before cropping; return the least (height, width) to which a JPEG may be decoded."""
-            full_size[:] = [resize.wanted(height, width)]
+            full_size[:] = [resize.target_size(height, width)]
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
         array = pixels.decode_to_array(
-            data, self._mode, min_size=least if resize.scaled else None, on_refusal=self._refuse, upright=self.upright
+            data,
+            self._mode,
+            min_size=min_size_of if resize.scaled else None,
+            on_refusal=self._refuse,
+            upright=self.upright,
         )
-        return resize.resized(torch.from_numpy(array), *full_size).numpy()
+        return resize.apply(torch.from_numpy(array), *full_size).numpy()
 
 
 # kind of payload (`samples.kinds`) -> class of its decoders, each of which has a name of `specs`
@@ -300,33 +306,33 @@ def named_decoders(name: str, resize: Any = None) -> list[PictureDecoder | Sound
 
 
 class FieldDecoder(NamedTuple):
-    """Decodes one *field*: by *function* of its bytes, by the decoder *named*, or if both are None as a file.
+    """Decodes one *field*: by *function* of its bytes, by *decoder*, or if both are None as a file.
 
-    A compressed field, such as jpg.gz, has the name of what is inside (jpg): `unpacked` comes before.
+    A compressed field, such as jpg.gz, has the name of what is inside (jpg): `decompress_field` comes before.
     """
 
     field: str
     function: Callable[[bytes], Any] | None
-    named: PictureDecoder | SoundDecoder | None
+    decoder: PictureDecoder | SoundDecoder | None
 
     @classmethod
-    def of(cls, field: str, how: Any, resize: Any) -> Any:
-        """Return the decoder of *field*. *how*: the name of a decoder, "file", or a function of the payload's bytes.
+    def of(cls, field: str, spec: Any, resize: Any) -> Any:
+        """Return the decoder of *field*. *spec*: the name of a decoder, "file", or a function of the payload's bytes.
 
-        "basic", and what is neither a name nor a function, is returned as it is, for `decoders` to judge. *resize*: the
+        "basic", and what is neither a name nor a function, is returned unchanged: the caller has to look. *resize*: the
         size of pictures, or a dict of sizes by field. Raises: ValueError for an unknown name.
         """
-        if how == "basic" or not (isinstance(how, str) or callable(how)):
-            return how  # which is no decoder of a field
+        if spec == "basic" or not (isinstance(spec, str) or callable(spec)):
+            return spec  # which is no decoder of a field
         inner = split_codec(field.lower())[0]
-        if callable(how):
-            return cls(inner, how, None)
-        sizes = resizes_of(resize)
+        if callable(spec):
+            return cls(inner, spec, None)
+        sizes = parse_resizes(resize)
         resize = sizes.get(field.lower()) if isinstance(sizes, dict) else sizes
-        if how == AS_FILE:
+        if spec == AS_FILE:
             return cls(inner, None, None)
-        named = named_decoders(how, resize)
-        return cls(inner, None, named[-1] if suffix_of(inner) in TORCH_SOUNDS else named[0])
+        decoders = named_decoders(spec, resize)
+        return cls(inner, None, decoders[-1] if suffix_of(inner) in TORCH_SOUNDS else decoders[0])
 
     def __call__(self, field: str, data: bytes) -> Any:
         """Return *data* of *field* decoded; None if *field* is another one, so that other decoders try."""
@@ -334,16 +340,16 @@ class FieldDecoder(NamedTuple):
             return None
         if self.function is not None:
             return self.function(data)
-        return io.BytesIO(data) if self.named is None else self.named.decode(data)
+        return io.BytesIO(data) if self.decoder is None else self.decoder.decode(data)
 
 
-def pictures_of(decoders: Iterable[Any]) -> list[PictureDecoder]:
+def picture_decoders(decoders: Iterable[Any]) -> list[PictureDecoder]:
     """Return the picture decoders among *decoders*, also inside of a `FieldDecoder`."""
-    candidates = (decoder.named if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
+    candidates = (decoder.decoder if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
     return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 
 
-def decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callable[..., Any]]:
+def make_decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callable[..., Any]]:
     """Return the decoders for *decode*, each a function of a field and its bytes; "basic" adds none.
 
     *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*: size of
@@ -352,7 +358,7 @@ def decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callab
     pictures.
     """
     if isinstance(decode, Mapping):
-        decode = [FieldDecoder.of(field, how, resize) for field, how in decode.items()]
+        decode = [FieldDecoder.of(field, spec, resize) for field, spec in decode.items()]
     several = [decode] if isinstance(decode, str) or callable(decode) else decode
     if not isinstance(several, (list, tuple)) or not all(
         isinstance(decoder, str) or callable(decoder) for decoder in several
@@ -366,16 +372,16 @@ def decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callab
     for decoder in several:
         if decoder != "basic":
             handlers += named_decoders(decoder, resize) if isinstance(decoder, str) else [decoder]
-    if resize is not None and not pictures_of(handlers):
+    if resize is not None and not picture_decoders(handlers):
         raise ValueError("resize is for pictures: name their decoder too, as decode='torchrgb8'")
-    if exif and not pictures_of(handlers):
+    if exif and not picture_decoders(handlers):
         raise ValueError("exif is for pictures: name their decoder too, as decode='torchrgb8'")
-    for decoder in pictures_of(handlers) if exif else ():
+    for decoder in picture_decoders(handlers) if exif else ():
         decoder.upright = True
     return handlers
 
 
-def decoder_of(decode: Any, resize: Any = None, exif: bool = False) -> Any:
+def make_decoder(decode: Any, resize: Any = None, exif: bool = False) -> Any:
     """Return webdataset's Decoder with the decoders *decode*; None if no argument is given.
 
     It decompresses fields such as txt.zst first, unpickles nothing of itself, and decodes text, numbers, JSON and
@@ -388,7 +394,9 @@ def decoder_of(decode: Any, resize: Any = None, exif: bool = False) -> Any:
 
     if decode is None and resize is None and not exif:
         return None
-    return Decoder(decoders(() if decode is None else decode, resize, exif), pre=[unpacked], post=[plain])
+    return Decoder(
+        make_decoders(() if decode is None else decode, resize, exif), pre=[decompress_field], post=[decode_basic]
+    )
 
 
 def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bool = False) -> Any:
@@ -399,16 +407,16 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bo
     Raises: SampleError if it is no picture, or too large, and what Pillow raises for damage; ValueError for another
     name or size.
     """
-    return _picture_decoder(decode, resize_of(resize), exif).decode(data)
+    return _picture_decoder(decode, parse_resize(resize), exif).decode(data)
 
 
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None, exif: bool) -> PictureDecoder:
     """Return the decoder named *decode* with *resize*; *exif*: it turns. Cached, so that each is made once."""
-    return pictures_of(decoders(decode, resize, exif))[0]
+    return picture_decoders(make_decoders(decode, resize, exif))[0]
 
 
-def unpacked(key: str, data: bytes) -> Any:
+def decompress_field(key: str, data: bytes) -> Any:
     """Return *data*, of the field *key*, decompressed, for webdataset's Decoder to go on with as the field inside.
 
     Returns None unless *key* ends in gz, bz2, xz, zst or lz4, in any case. Webdataset does so for gz alone.
@@ -421,7 +429,7 @@ def unpacked(key: str, data: bytes) -> Any:
     return None if codec is None else Continue(f".{inner}", unpack(field, data))
 
 
-def plain(key: str, data: bytes) -> Any:
+def decode_basic(key: str, data: bytes) -> Any:
     """Decode *data*, of the field *key*, as webdataset's basic handlers do: text, numbers, JSON, arrays.
 
     Returns None for a suffix that they don't know: the payload stays bytes then.

@@ -120,10 +120,10 @@ class StatefulSampler(DistributedSampler[Any]):
         self._begin_epoch = partial(begin_epoch, dataset)
         self._kind: dict[str, Any] = {"shuffle": "global" if shuffle is True else shuffle, "samples": count}
         mixing = weights, length, replacement, (batch_size or 0) * per_batch
-        self._rows: epochorder.RowOrder | BatchedOrder = order_of(dataset, shuffle, block, window, *mixing)
+        self._rows: epochorder.RowOrder | BatchedOrder = make_row_order(dataset, shuffle, block, window, *mixing)
         if batched:
             if isinstance(bucket, str) and bucket == SOURCE_BUCKET:
-                bucket = epochorder.mixture_of(table, count, {} if weights is None else weights).source
+                bucket = epochorder.parse_weights(table, count, {} if weights is None else weights).source
             local = shuffle in ("blocks", False)
             self._rows = BatchedOrder(self._rows, dataset, bucket, max_cost, batch_size or 1, drop_last, local)
         self._kind = plain_value(self._kind | self._rows.kind)
@@ -160,8 +160,8 @@ class StatefulSampler(DistributedSampler[Any]):
 
         After `load_state_dict` it counts those before the state, too: loops count on with the number of a checkpoint.
         """
-        rank, steps = self._shared()
-        return self._steps_done + steps.batches(rank)
+        rank, steps = self._share_epoch()
+        return self._steps_done + steps.step_count(rank)
 
     def __iter__(self) -> SamplerIteration:
         """Begin an iteration: of the next epoch, of the one that was set, or of the rest of a loaded state's.
@@ -173,15 +173,15 @@ class StatefulSampler(DistributedSampler[Any]):
         if is_unfinished and not self._was_set:
             self._move_to(self._epoch + 1)
         self._was_set = False
-        rank, steps = self._shared()
+        rank, steps = self._share_epoch()
         if self._rank is not None and self._rank[1] > 1 and this_worker() == (0, 1) and is_dealt_by_framework():
             raise ValueError(
                 f"this is the part of rank {rank} of {self._rank[1]}, and accelerate would deal it to ranks again: "
                 "leave out rank and world_size, or do not prepare this loader"
             )
-        if steps.batches(rank) < steps.batches(0) and self.batch_size is not None:
-            samples = several(steps.after(steps.batches(0)) - steps.after(0), "sample")
-            has = "one batch fewer than others" if steps.batches(rank) else "no batch"
+        if steps.step_count(rank) < steps.step_count(0) and self.batch_size is not None:
+            samples = several(steps.position_after(steps.step_count(0)) - steps.position_after(0), "sample")
+            has = "one batch fewer than others" if steps.step_count(rank) else "no batch"
             log.warning("%s left for %d ranks: rank %d has %s", samples, steps.world_size, rank, has)
         return SamplerIteration(self)
 
@@ -217,7 +217,7 @@ class StatefulSampler(DistributedSampler[Any]):
             if state[name] != value:
                 was = short_repr(state[name])
                 raise StateError(f"the state is of an order with {name} {was}, and here it is {value!r}")
-        if state["data"] != self._data:
+        if state["data"] != self._fingerprint:
             raise StateError(
                 "the state belongs to other data: other shards or versions of them, or samples at other places or in "
                 "another order; use the data that it was made with, or start without a state"
@@ -227,12 +227,12 @@ class StatefulSampler(DistributedSampler[Any]):
         self._steps_done = state["steps"] if "steps" in state else self._steps_to(self._position)
 
     def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
-        """Return the state of *epoch* after the ranks have consumed its first *position* positions.
+        """Return the state of *epoch* after all ranks together have consumed its first *position* positions.
 
-        *steps*: number of steps in which they did that, from the begin of the epoch on; each rank takes a batch in a
-        step.
+        *position*: samples, counted from the begin of the epoch. *steps*: number of steps from there on in which they
+        did that; in a step each rank takes a batch (without *batch_size*: a sample).
         """
-        place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._data}
+        place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._fingerprint}
         return make_state(place | self._kind)
 
     def _steps_to(self, position: int) -> int:
@@ -241,17 +241,17 @@ class StatefulSampler(DistributedSampler[Any]):
         For states of tartools 0.2, which have no count.
         """
         self._position = 0
-        rank, steps = self._shared()
+        rank, steps = self._share_epoch()
         self._position = position
-        return bisect_left(range(steps.batches(rank)), position, key=steps.after)
+        return bisect_left(range(steps.step_count(rank)), position, key=steps.position_after)
 
     @cached_property
-    def _data(self) -> str | None:
+    def _fingerprint(self) -> str | None:
         """The fingerprint of the data set, by which states know it again; None if it has none."""
         return self._digest()
 
-    def _shared(self) -> tuple[int, RankSteps]:
-        """Return (this rank, `RankSteps` in which all ranks share the rest of the epoch)."""
+    def _share_epoch(self) -> tuple[int, RankSteps]:
+        """Return (this rank, `RankSteps` in which all ranks share the rest of the current epoch)."""
         rank, world_size = self.rank_and_size()
         if isinstance(self._rows, BatchedOrder):
             return rank, self._rows.steps(self._position, self._seed, self._epoch, world_size)
@@ -320,6 +320,7 @@ class SamplerIteration(Iterator[Any]):
     `consumed`: batches that training has received: all, unless a loader that prefetches counts them (`loader_counts`)
     `epoch`: number of the epoch
     `ended`: True once all batches were consumed
+    All count the batches of this rank in this iteration; without a batch size, samples.
     """
 
     def __init__(self, sampler: StatefulSampler) -> None:
@@ -329,7 +330,7 @@ class SamplerIteration(Iterator[Any]):
     def _begin(self) -> None:
         """Begin, at the place where the sampler is: also again, after a state was loaded."""
         sampler = self._sampler
-        self._rank, self._steps = sampler._shared()
+        self._rank, self._steps = sampler._share_epoch()
         self._seed, self.epoch, self._steps_before = sampler._seed, sampler._epoch, sampler._steps_done
         self._iterator = self._batches()
         self.taken = self.consumed = 0
@@ -350,7 +351,7 @@ class SamplerIteration(Iterator[Any]):
     @property
     def remaining(self) -> int:
         """The number of batches (or samples) that this rank has not consumed yet."""
-        return self._steps.batches(self._rank) - self.consumed
+        return self._steps.step_count(self._rank) - self.consumed
 
     @property
     def used(self) -> bool:
@@ -366,7 +367,7 @@ class SamplerIteration(Iterator[Any]):
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Return the state of all ranks after *taken* batches (or samples); None: after the consumed ones."""
         taken = self.consumed if taken is None else taken
-        return self._sampler._state(self.epoch, self._steps.after(taken), self._steps_before + taken)
+        return self._sampler._state(self.epoch, self._steps.position_after(taken), self._steps_before + taken)
 
     def pending(self) -> list[Any]:
         """Return the batches, lists of rows, that were yielded to a loader, but not consumed yet."""
@@ -378,26 +379,26 @@ class SamplerIteration(Iterator[Any]):
         self._begin()
         self._loaded = True
 
-    def _batches(self, low: int = 0) -> Iterator[Any]:
-        """Yield the batches of this rank, lists of row numbers, from its batch number *low* on.
+    def _batches(self, first: int = 0) -> Iterator[Any]:
+        """Yield the batches of this rank, lists of row numbers, from its batch number *first* on.
 
         They are counted from the begin of this iteration, which need not be that of the epoch. Without a batch size it
-        yields row numbers, and *low* counts these.
+        yields row numbers, and *first* counts these.
         """
         steps, rank = self._steps, self._rank
         rows_at, single = self._sampler._rows.rows, self._sampler.batch_size is None
         at_once = max(POSITIONS_IN_BATCH // steps.size, 1)
-        for first in range(low, steps.full, at_once):
-            numbers = np.arange(first, min(first + at_once, steps.full))[:, None]
+        for begin_step in range(first, steps.full_steps, at_once):
+            numbers = np.arange(begin_step, min(begin_step + at_once, steps.full_steps))[:, None]
             positions = steps.begin + (numbers * steps.world_size + rank) * steps.size + np.arange(steps.size)
             rows = rows_at(positions.ravel(), self._seed, self.epoch)
             yield from (rows if single else rows.reshape(positions.shape)).tolist()
-        for begin, end in steps.rest_of(rank, low):
+        for begin, end in steps.tail_batches(rank, first):
             rows = rows_at(np.arange(begin, end), self._seed, self.epoch).tolist()
             yield from rows if single else [rows]
 
 
-def order_of(
+def make_row_order(
     dataset: Any, shuffle: Any, block: Any, window: int, weights: Any, length: int | None, replacement: bool, batch: int
 ) -> epochorder.RowOrder:
     """Return the order of the samples of *dataset*; row numbers come from its `rows(positions, seed, epoch)`.
@@ -411,7 +412,7 @@ def order_of(
     if weights is not None or length is not None:
         if shuffle in ("blocks", False):
             raise ValueError("with weights or a length samples are drawn from all of them: shuffle must be True")
-        mixture = epochorder.mixture_of(table, count, weights)
+        mixture = epochorder.parse_weights(table, count, weights)
         if replacement and (batch or len(mixture.schedule) > 1):
             raise ValueError("with replacement shares are met on average: not per batch, and not by a schedule")
         for first, shares in mixture.schedule if batch else ():

@@ -51,7 +51,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
     `resampled`: shards are drawn at random, without an end
     `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
     `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and `SingleResume`, which workers share
-    *checked*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read.
+    *check*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         shuffle: bool,
         seed: int,
         resampled: bool,
-        checked: bool = True,
+        check: bool = True,
         last_dot: bool = False,
     ) -> None:
         self.urls = [*expand(names)] if (names := [*filter(None, names_of(urls))]) else []
         if not self.urls:
             raise ValueError("there are no shards to read")
-        if checked:
+        if check:
             check_shards(self.urls, Account())
         self.shuffled, self.seed, self.resampled, self.last_dot = shuffle, seed, resampled, last_dot
         self.epoch, self.rank, self.resume = SharedEpoch(), ReaderRank(), SingleResume()
@@ -83,8 +83,8 @@ class SampleStream(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         guard_worker()
         number = self.epoch.begin()
-        numbered = self.slices((number, 0), self.rank.reader())
-        return iter(SliceReader(self.urls, numbered, last_dot=self.last_dot))
+        slice_at = self.slices((number, 0), self.rank.reader())
+        return iter(SliceReader(self.urls, slice_at, last_dot=self.last_dot))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
         """Return a function: n -> slice that *reader* reads n-th, None behind the last; without an end if resampled.
@@ -94,9 +94,9 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
             return lambda number: ShardSlice(Random(f"{name} {number}").randrange(count))
-        return by_number(self.dealt(epoch, reader))
+        return by_number(self.assign_slices(epoch, reader))
 
-    def dealt(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
+    def assign_slices(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
         """Return the slices that *reader* reads in *epoch*, a pair (epoch, repetition), if shards are not resampled."""
         order = [*map(ShardSlice, range(len(self.urls)))]
         if self.shuffled:
@@ -105,10 +105,10 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
 
 def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
-    """Warn if the largest share of a rank of *source* has 1.5 times as many bytes as the smallest, or more.
+    """Warn if the largest share of a rank of *source* has MAX_SHARE_RATIO times as many bytes as the smallest, or more.
 
     *readers*: number of readers of all ranks. Compares nothing for tables mixed with shards, whose bytes differ, or for
-    more than 10,000 shards; if one is remote, all count as equally large.
+    more than MAX_COMPARED_SHARDS; if one is remote, all count as equally large.
     """
     urls, ranks = source.urls, source.rank.rank_and_size()[1]
     if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:
@@ -117,7 +117,9 @@ def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
     sizes = [1 if None in plain_sizes else size or 0 for size in plain_sizes]
     shares = [0.0] * ranks
     for number in range(readers):
-        shares[number % ranks] += slices.estimate_share(urls, sizes, source.dealt((0, 0), ReaderId(number, readers)))
+        shares[number % ranks] += slices.estimate_share(
+            urls, sizes, source.assign_slices((0, 0), ReaderId(number, readers))
+        )
     low, high = min(shares), max(shares)
     if high > 0 and high >= MAX_SHARE_RATIO * low:
         warnings.warn(

@@ -24,7 +24,7 @@ MIN_BUFFER_BYTES = 1 << 16  # bytes of a batch of lists for which a buffer is ta
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep memory that is freed, up to 62 MiB of it, for the next batch.
+    """Have the C library keep memory that is freed, up to twice MAX_KEPT_BYTES of it, for the next batch.
 
     glibc gives all above 128 KiB back at once, and filling fresh pages takes four times as long as copying payloads
     into pages that are there. It keeps twice the size of the largest block that was ever freed.
@@ -76,7 +76,10 @@ def received_bytes(buffer: torch.Tensor) -> memoryview:
 
 
 def _mark_free(last: Any, process: int) -> None:
-    """Clear the *last* byte of a buffer, so that the worker uses it again; only in *process* (pid), not its forks."""
+    """Clear *last*, the last byte of a buffer as an array, so that the worker uses it again; only in *process* (a pid).
+
+    In forks of that process it does nothing.
+    """
     if os.getpid() == process:
         last[:] = 0
 
@@ -111,12 +114,12 @@ _buffers = SharedBuffers()  # of this worker, for lists
 def _reduce_list(batch: SentList) -> tuple[Any, ...]:
     """Return (function, arguments) by which queues pickle the list *batch*, and make it in the training process.
 
-    The pickle of a batch of 64 KiB or more is in shared memory, if that has room.
+    The pickle of a batch of MIN_BUFFER_BYTES or more is in shared memory, if that has space.
     """
     parts: list[bytes] = []  # a payload of 64 KiB or more is one of them, and is not copied for it
     ForkingPickler(SimpleNamespace(write=parts.append), HIGHEST_PROTOCOL).dump([*batch])
     size = sum(map(len, parts))
-    if size < MIN_BUFFER_BYTES or not _has_room(size):
+    if size < MIN_BUFFER_BYTES or not _has_space(size):
         return pickle.loads, (b"".join(parts),)
     buffer = _buffers.take(size)
     view, at = memoryview(buffer.numpy()), 0  # type: ignore[arg-type]
@@ -133,8 +136,8 @@ def _load_list(buffer: torch.Tensor, size: int) -> Any:
     return batch
 
 
-def _has_room(size: int) -> bool:
-    """True if shared memory has room for two more buffers of *size* bytes a worker: a container may have 64 MB."""
+def _has_space(size: int) -> bool:
+    """True if shared memory has space for two more buffers of *size* bytes a worker: a container may have 64 MB."""
     worker = get_worker_info()
     try:
         system = os.statvfs(SHARED_MEMORY_FOLDER)

@@ -61,7 +61,8 @@ def shard_identity(url: str) -> str:
 def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
     """Return the slices that *reader* reads, in the order of *slices*.
 
-    Slices are cut so that all readers get equally many, or dealt as they are if they are 8 times as many as readers.
+    If there are SHARDS_PER_WORKER times as many slices as readers, or more, they are dealt as they are; else cut, so
+    that all readers get equally many. A slice with `skip` is never cut.
     """
     # Every reader computes this alone, without a word to the others, so it depends on nothing but the arguments.
     # - Many slices: whole ones, by turns. Readers differ by one of them, which is at most an eighth of their share.
@@ -92,21 +93,21 @@ def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[S
     total = 0.0
     for piece in slices:
         url, size = urls[piece.shard], sizes[piece.shard]
-        if piece.slices > 1 and not is_cut(url):
+        if piece.slices > 1 and not can_cut_shard(url):
             total += size if piece.number == 0 else 0
         else:
             total += size / piece.slices
     return total
 
 
-def is_cut(url: str) -> bool:
+def can_cut_shard(url: str) -> bool:
     """True if the shard *url* can be cut into slices: not compressed, by its bytes, or by its name if it is remote."""
     if storage.plain_size(url) is None:
         return compression.split_packed(Url(url).name)[1] is None
     if schema.is_table(url):
         return True
     with closing(seekable.open_as_file(url)) as file:
-        return can_be_cut(url, file)
+        return can_cut_file(url, file)
 
 
 def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
@@ -123,7 +124,7 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     if piece.slices == 1 or not storage.is_seekable(url):
         return all_of_shard
     with closing(seekable.open_as_file(url)) as file:
-        if not can_be_cut(url, file):
+        if not can_cut_file(url, file):
             return all_of_shard
         size = file.seek(0, io.SEEK_END)
         begin, until = (_cut_of_slice(file, size, piece, number) for number in (piece.number, piece.number + 1))
@@ -137,7 +138,7 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     )
 
 
-def can_be_cut(url: str, file: io.BufferedReader) -> bool:
+def can_cut_file(url: str, file: io.BufferedReader) -> bool:
     """True if parts of the shard *url*, opened as *file* by `seekable.open_as_file`, can be read: it is not compressed.
 
     False also if it begins with a global pax header, or is a copy of an object whose server has no ranges.
@@ -176,9 +177,9 @@ def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number:
     if number == 0:
         return Boundary(piece.begin, b"")
     if number == piece.slices:
-        return piece.cut
+        return piece.boundary
     cut = _search_cut(file, size, _slice_begin(piece, size, number))
-    return piece.cut if piece.end is not None and (cut is None or cut.offset > piece.end) else cut
+    return piece.boundary if piece.end is not None and (cut is None or cut.offset > piece.end) else cut
 
 
 def _search_cut(file: io.BufferedReader, size: int, start: int) -> Boundary | None:
@@ -209,7 +210,7 @@ def _inner_archive_end(read: Read, position: int, max_bytes: int, size: int) -> 
     """Return the end of an archive inside a payload, if the member at *position* is in one; None if it is in the shard.
 
     It is inside if the archive ends before the shard does, of *size* bytes. None also if it does not end in the next
-    1000 members, or *max_bytes* bytes. `read(count, offset)` returns bytes of the shard.
+    MEMBERS_BEHIND_CUT members, or *max_bytes* bytes. `read(count, offset)` returns bytes of the shard.
     """
     last = position + max_bytes
     for _ in range(MEMBERS_BEHIND_CUT):
@@ -253,29 +254,28 @@ def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
 
 
 class SliceReader:
-    """Iterates over the samples, as dicts, of the slices `numbered(0)`, `numbered(1)`, ... until one is None.
+    """Iterates over the samples, as dicts, of the slices `slice_at(0)`, `slice_at(1)`, ... until one is None.
 
     `urls`: of the shards, to whose numbers slices refer; `start`: where to begin, None for the first sample
-    `wanted`: fields to read, others are None; None for all
-    `failed(error)`: called for a slice that can't be read; True to go on with the next one, else the iteration ends.
-        None: the error is raised
+    `needed`: fields to read, others are None; None for all `on_error(error)`: called for a slice that can't be read;
+        True to go on with the next one, else the iteration ends. None: the error is raised
     `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
     """
 
     def __init__(
         self,
         urls: Sequence[str],
-        numbered: NumberedSlices,
+        slice_at: NumberedSlices,
         start: Position | None = None,
-        wanted: Set[str] | None = None,
-        failed: Callable[[Exception], object] | None = None,
+        needed: Set[str] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
         last_dot: bool = False,
     ) -> None:
-        self._failed = failed
+        self._on_error = on_error
         self._last_dot = last_dot
         self._urls = urls
-        self._numbered = numbered
-        self._wanted = wanted
+        self._slice_at = slice_at
+        self._needed = needed
         self._number, self._rest = start or Position()
         self._current: ShardSlice | None = None
         self._plain = False  # whether reading can begin at any byte of the shard
@@ -304,14 +304,14 @@ class SliceReader:
     def _iterate(self) -> Iterator[dict[str, Any]]:
         """Yield the samples of all slices, and keep `_number`, `_rest` and the other values for `position` current."""
         account = Account()
-        while (piece := self._rest or self._numbered(self._number)) is not None:
+        while (piece := self._rest or self._slice_at(self._number)) is not None:
             self._rest = piece
             try:
                 yield from self._samples(self._urls[piece.shard], piece, account)
             except (TarToolsError, OSError) as error:
-                if self._failed is None:
+                if self._on_error is None:
                     raise
-                if not self._failed(error):
+                if not self._on_error(error):
                     return
             self._number, self._rest, self._current, self._count, self._batch = self._number + 1, None, None, 0, None
 
@@ -325,7 +325,7 @@ class SliceReader:
             for batch in batches:
                 self._batch, self._first = batch, first
                 skip, first = max(-first, 0), first + len(batch)
-                for sample in dicts(batch, skip, self._wanted) if first > 0 else ():
+                for sample in dicts(batch, skip, self._needed) if first > 0 else ():
                     self._count += 1
                     yield sample
         account.check()
@@ -349,8 +349,8 @@ class SliceReader:
             stream = ShardStream(url, account)
             if begin:
                 stream.start_at(begin)
-        going_on = self._rest is not None and self._rest.begin > 0
-        for number, batch in enumerate(_slice_batches(url, stream, resolved, account, going_on)):
+        is_rest = self._rest is not None and self._rest.begin > 0
+        for number, batch in enumerate(_slice_batches(url, stream, resolved, account, is_rest)):
             if self._last_dot:  # several samples may come of one that the reader finds: they are counted
                 yield from cut_at_last_dot(batch)
                 continue
@@ -370,17 +370,17 @@ def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
     if begins_shard or not Url(url).is_local:
         return begins_shard
     with closing(seekable.open_as_file(url)) as file:  # the first header is not that of a sample
-        return can_be_cut(url, file)
+        return can_cut_file(url, file)
 
 
-def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Account, going_on: bool) -> Iterator[Batch]:
+def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Account, is_rest: bool) -> Iterator[Batch]:
     """Yield the batches of the slice *resolved* of the shard *url*, whose *stream* is at its begin.
 
-    *going_on*: the slice is the rest of one, so that there may be no sample in it.
+    *is_rest*: True if the slice is the unread rest of one, so that there may be no sample in it.
     Raises: TarFormatError for damage; StorageError if no sample begins at the end of the slice, so that the cut was
     wrong.
     """
-    begin, cut = resolved.begin, resolved.cut
+    begin, cut = resolved.begin, resolved.boundary
     until = None if cut is None else cut.offset
     last = b""
     try:
@@ -391,7 +391,7 @@ def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Accou
         if until is None or error.offset != until:
             raise
         raise _wrong_cut_error(url, until) from error
-    if cut is not None and last in ((cut.key,) if going_on else (b"", cut.key)):
+    if cut is not None and last in ((cut.key,) if is_rest else (b"", cut.key)):
         raise _wrong_cut_error(url, cut.offset)
 
 

@@ -95,13 +95,13 @@ class Sound(Clip):
     def _frames(self, file: IO[bytes], size: int, seed: int | None) -> tuple[np.ndarray[Any, Any], int]:
         """Return (frames, rate) of the part of *file* of *size* bytes, as stored: an array [frames, channels]."""
         try:
-            with open_sound(file, size) as opened:
-                begin, count = 0, opened.frames
+            with open_sound(file, size) as sound:
+                begin, count = 0, sound.frames
                 if self.seconds is not None:
-                    spare = 0 if self.rate in (None, opened.samplerate) else 1  # resampling may round down
-                    frames = self._count(opened.samplerate) + spare
-                    begin, count = self.offset(opened.frames - frames, seed), min(frames, opened.frames)
-                return read_frames(opened, begin, count), opened.samplerate
+                    spare = 0 if self.rate in (None, sound.samplerate) else 1  # resampling may round down
+                    frames = self._count(sound.samplerate) + spare
+                    begin, count = self.offset(sound.frames - frames, seed), min(frames, sound.frames)
+                return read_frames(sound, begin, count), sound.samplerate
         except (TarToolsError, MemoryError):
             raise
         except Exception as error:  # soundfile and its callbacks have several
@@ -154,24 +154,24 @@ def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
     return soundfile.SoundFile(file)
 
 
-def read_frames(opened: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:
-    """Return *count* frames of *opened* from frame *begin* on: float32, [frames, channels].
+def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:
+    """Return *count* frames of the open *sound* from frame *begin* on: float32, [frames, channels].
 
-    Raises: SampleError if there are fewer, as in a truncated file, or for more than 1 GiB.
+    Raises: SampleError if there are fewer, as in a truncated file, or for more than MAX_SOUND_BYTES.
     """
-    is_count_known = opened.frames < MAX_SOUND_FRAMES
-    frame_bytes = 4 * opened.channels
+    is_count_known = sound.frames < MAX_SOUND_FRAMES
+    frame_bytes = 4 * sound.channels
     too_long = SampleError(
         f"it has more than {MAX_SOUND_BYTES >> 30} GiB decoded: take a part, as by tartools.train.Sound(seconds=10)"
     )
     if is_count_known and count * frame_bytes > MAX_SOUND_BYTES:
         raise too_long
     if begin:
-        opened.seek(begin)
+        sound.seek(begin)
     blocks, total = [], 0
     while total < count:
         # a header may claim any length: memory is taken for frames that are there
-        block = opened.read(min(count - total, SOUND_BLOCK_FRAMES), dtype="float32", always_2d=True)
+        block = sound.read(min(count - total, SOUND_BLOCK_FRAMES), dtype="float32", always_2d=True)
         if not len(block):
             break
         blocks.append(block)
@@ -179,8 +179,8 @@ def read_frames(opened: soundfile.SoundFile, begin: int, count: int) -> np.ndarr
         if total * frame_bytes > MAX_SOUND_BYTES:
             raise too_long
     if is_count_known and total < count:
-        raise SampleError(f"it is truncated or damaged: it has {begin + total:,} frames instead of {opened.frames:,}")
-    return np.concatenate(blocks) if blocks else np.zeros((0, opened.channels), np.float32)
+        raise SampleError(f"it is truncated or damaged: it has {begin + total:,} frames instead of {sound.frames:,}")
+    return np.concatenate(blocks) if blocks else np.zeros((0, sound.channels), np.float32)
 
 
 def resample(frames: np.ndarray[Any, Any], rate: int, new_rate: int) -> np.ndarray[Any, Any]:

@@ -75,7 +75,7 @@ class StreamEpoch:
         self._buffer: ShuffleBuffer | None = None
         self._held: HeldSamplesReader | None = None
         self._failures = streamstages.Failures()
-        self._failed = None if handler is None else self._failures.counted(handler)
+        self._failed = None if handler is None else self._failures.count_errors(handler)
 
     def cursor(self) -> Cursor:
         """Return the cursor of this reader from which the next item is resumed."""
@@ -92,7 +92,7 @@ class StreamEpoch:
         counts = self._repetition, self._total, self._yielded
         return Cursor(self._data.digest(), self._me, self._epoch, *counts, position, shuffle, remainder)
 
-    def iterated(self) -> Iterator[Any]:
+    def iterate(self) -> Iterator[Any]:
         """Yield the items of the last stage in all repetitions of the epoch; then report accepted errors."""
         try:
             yield from self._repetitions()
@@ -136,37 +136,37 @@ class StreamEpoch:
         source, steps, start = self._data.source, self._data.pipeline[1:], self._start
         epoch = self._epoch, self._repetition
         first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)
-        needed = first.wanted if isinstance(first, ChooseStage) else None
+        needed = first.needed if isinstance(first, ChooseStage) else None
         remainder = None if start is None else start.remainder
-        numbered = source.slices(epoch, self._me) if remainder is None else by_number(remainder.slices)
+        slice_at = source.slices(epoch, self._me) if remainder is None else by_number(remainder.slices)
         position = None if start is None else start.position
-        self._reader = SliceReader(source.urls, numbered, position, needed, self._failed, source.last_dot)
+        self._reader = SliceReader(source.urls, slice_at, position, needed, self._failed, source.last_dot)
         self._seeds = SampleSeeds(source.seed, *epoch)
         self._sample = CurrentSample(self._seeds) if any(map(streamstages.asks_for_seed, steps)) else None
-        items: Iterator[Any] = self._noted(iter(self._reader))
+        items: Iterator[Any] = self._note_samples(iter(self._reader))
         for number, step in enumerate(steps):
             if isinstance(step, ShuffleStage):
                 shuffle = None if start is None or position is None else start.shuffle
                 name = f"shuffle {epoch} {self._me} {number}"
                 self._buffer = ShuffleBuffer(step, name, self._reader.position, shuffle)
-                items = self._buffer.iterated(items)
+                items = self._buffer.shuffle(items)
                 if remainder is not None:
                     self._held = HeldSamplesReader(remainder.held, partial(self._read, steps[:number], needed))
                     items = chain(self._held, items)
-                items = self._noted(items)
+                items = self._note_samples(items)
             else:
-                items = self._through(step, items)
+                items = self._apply_step(step, items)
         return items if position is not None else islice(items, self._yielded, None)
 
-    def _through(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
+    def _apply_step(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
         """Return the items of the stage *step* for *items*; errors that its handler accepts are counted."""
         if isinstance(step, ChooseStage):
             return step(items, self._failed, self._seeds)
-        seeded = step if self._sample is None else streamstages.seeded_step(step, self._sample)
-        results: Iterator[Any] = self._data.invoke(self._failures.of_step(seeded), items)
+        seeded = step if self._sample is None else streamstages.bind_step_seed(step, self._sample)
+        results: Iterator[Any] = self._data.invoke(self._failures.count_step_errors(seeded), items)
         return results if self._sample is None or streamstages.holds_nothing(step) else self._sample.forget(results)
 
-    def _noted(self, samples: Iterator[Any]) -> Iterator[Any]:
+    def _note_samples(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Return *samples*; if a stage asks for seeds, each is noted as the current sample when it is yielded."""
         return samples if self._sample is None else self._sample.note(samples)
 
@@ -177,9 +177,9 @@ class StreamEpoch:
         """
         source: SampleStream = self._data.source
         reader = SliceReader(source.urls, by_number(pieces), None, needed, self._failed, source.last_dot)
-        items = self._noted(iter(reader))
+        items = self._note_samples(iter(reader))
         for step in steps:
-            items = self._through(step, items)
+            items = self._apply_step(step, items)
         return items
 
 
@@ -215,7 +215,7 @@ def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
     """
     if cursor.repetition:  # the epoch is over, because only one repetition can be shared
         return Remainder([], [])
-    held_samples, pieces = cursor.remainder or Remainder([], source.dealt((cursor.epoch, 0), cursor.reader))
+    held_samples, pieces = cursor.remainder or Remainder([], source.assign_slices((cursor.epoch, 0), cursor.reader))
     if cursor.position is None:
         if cursor.yielded:
             raise StateError(

@@ -16,7 +16,7 @@ from tartools.errors import SampleError
 from tartools.samples.sample import DICT_KEY, DICT_URL
 from tartools.train.clips import Clip, decode_clip
 from tartools.train.cursor import HeldSamples, Position, ShardSlice, ShuffleCursor
-from tartools.train.fieldchooser import RESERVED_PREFIX, FieldChooser, undecodable
+from tartools.train.fieldchooser import RESERVED_PREFIX, FieldChooser, decode_error
 from tartools.train.sampleseeds import CurrentSample, SampleSeeds, seed_parameter
 from tartools.train.states import StateError
 
@@ -47,9 +47,9 @@ class ShuffleBuffer:
 
     `cursor` says where it is without the samples themselves. For this, the samples that it reads are numbered, and each
     `size` samples it marks number and position of the source. A cursor counts from the last mark that is not behind the
-    oldest sample that it holds. To resume from *start*, the samples from there on are read again, and those whose
-    numbers the cursor names are held; the draws go on where they were. *position* returns the position of the source;
-    at first, the begin of the repetition or the position of the cursor.
+    oldest sample that it holds. To resume from *start* (None: from the begin), the samples from there on are read
+    again, and those whose numbers the cursor names are held; the draws go on where they were. `position()` returns the
+    position of the source; at first, the begin of the repetition or the position of the cursor.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ShuffleBuffer:
         self._marks = [(0, position())]  # numbers of samples, and where reading them begins
         self._draws: list[float] = []
 
-    def iterated(self, samples: Iterator[Any]) -> Iterator[Any]:
+    def shuffle(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Yield *samples* shuffled; first read the samples again that the start cursor holds."""
         self._samples = take_numbered(samples, self._read, self._numbers)
         self._start = None
@@ -141,7 +141,7 @@ class HeldSamplesReader:
             self._yielded = 0
 
     def remaining(self) -> list[HeldSamples]:
-        """Return the samples that were not yielded yet, in the form of *held*."""
+        """Return the samples that were not yielded yet, by buffer: those left of the first one, then the others."""
         if not self._held:
             return []
         (numbers, slices), *others = self._held
@@ -183,28 +183,29 @@ class BatchStage:
 class ChooseStage:
     """A stage that applies *chooser* to each sample.
 
-    `wanted`: fields that it needs, None for all; `names`: those of its tuples, none for dicts
+    `needed`: fields that it reads, None for all; `names`: those of its tuples, none for dicts
     """
 
     def __init__(self, chooser: FieldChooser) -> None:
         self._chooser = chooser
-        self.wanted = chooser.needed
+        self.needed = chooser.needed
         self.names = chooser.names
 
     def __call__(
-        self, samples: Iterator[Any], failed: Handler | None = None, seeds: SampleSeeds | None = None
+        self, samples: Iterator[Any], on_error: Handler | None = None, seeds: SampleSeeds | None = None
     ) -> Iterator[Any]:
-        """Yield the chosen fields of *samples*; skip a sample if `failed(error)` accepts its error.
+        """Yield the chosen fields of *samples*; skip a sample if `on_error(error)` accepts its error.
 
-        Transforms that ask for a seed get those of *seeds*.
+        *on_error*: a handler of webdataset: it returns True to skip the sample, else the iteration ends. None: errors
+        are raised. Transforms that ask for a seed get those of *seeds*; None: those of the chooser.
         """
         chooser = self._chooser
         if chooser.seeds is not None and seeds is not None:
             chooser = copy.copy(chooser)
             chooser.seeds = seeds
-        if failed is None:
+        if on_error is None:
             return map(chooser, samples)
-        return filters._map(samples, chooser, handler=failed)  # type: ignore[no-any-return]
+        return filters._map(samples, chooser, handler=on_error)  # type: ignore[no-any-return]
 
 
 class FilesStage:
@@ -250,7 +251,7 @@ class Failures:
     def __init__(self) -> None:
         self._count, self._last = 0, ""
 
-    def counted(self, handler: Handler) -> Handler:
+    def count_errors(self, handler: Handler) -> Handler:
         """Return *handler* as a handler whose accepted errors are counted; errors that it raises are not."""
 
         def counting(error: Exception) -> object:
@@ -261,14 +262,14 @@ class Failures:
 
         return counting
 
-    def of_step(self, step: Any) -> Any:
+    def count_step_errors(self, step: Any) -> Any:
         """Return the stage *step* of webdataset with its handler counted; unchanged if that accepts no errors."""
         handler = (
             step.kw.get("handler", filters.reraise_exception) if isinstance(step, filters.FilterFunction) else None
         )
         if handler in (None, filters.reraise_exception):
             return step
-        return filters.FilterFunction(step.f, *step.args, **step.kw | {"handler": self.counted(handler)})
+        return filters.FilterFunction(step.f, *step.args, **step.kw | {"handler": self.count_errors(handler)})
 
     def report(self) -> None:
         """Warn about the errors that were accepted, if there were any, and count from 0 again."""
@@ -296,21 +297,24 @@ class DecodeStage:
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return *sample* with its fields decoded."""
-        return self._decoded(sample, None)
+        return self._decode_fields(sample, None)
 
-    def _decoded(self, sample: dict[str, Any], seed: int | None) -> dict[str, Any]:
-        """Return *sample* with its fields decoded, parts at random by *seed*."""
+    def _decode_fields(self, sample: dict[str, Any], seed: int | None) -> dict[str, Any]:
+        """Return *sample* with its fields decoded, parts at random by *seed*; None: each draws one.
+
+        Raises: UndecodableError, with shard, sample and field.
+        """
         clips = {field: clip for field, clip in self._clips.items() if isinstance(sample.get(field), bytes)}
         try:
             decoded = self._decoder({name: value for name, value in sample.items() if name not in clips})
         except autodecode.DecodingError as error:
-            failure = undecodable(sample, error.k, error.__cause__)
+            failure = decode_error(sample, error.k, error.__cause__)
             raise UndecodableError(failure.message, url=failure.url) from error.__cause__
         for field, clip in clips.items():
             try:
                 decoded[field] = decode_clip(clip, field, sample[field], seed)
             except Exception as error:
-                failure = undecodable(sample, field, error)
+                failure = decode_error(sample, field, error)
                 raise UndecodableError(failure.message, url=failure.url) from error
         return {name: decoded[name] for name in sample if name in decoded}
 
@@ -320,7 +324,7 @@ class SeededDecodeStage(DecodeStage):
 
     def __call__(self, sample: dict[str, Any], seed: int) -> dict[str, Any]:  # type: ignore[override]
         """Return *sample* with its fields decoded, parts at random by *seed*."""
-        return self._decoded(sample, seed)
+        return self._decode_fields(sample, seed)
 
 
 def asks_for_seed(step: Any) -> bool:
@@ -330,7 +334,7 @@ def asks_for_seed(step: Any) -> bool:
     return any(callable(value) and seed_parameter(value) for value in (*step.args, *step.kw.values()))
 
 
-def seeded_step(step: Any, sample: CurrentSample) -> Any:
+def bind_step_seed(step: Any, sample: CurrentSample) -> Any:
     """Return the stage *step*, whose functions get the seed of the current *sample* where they ask for one."""
     if not asks_for_seed(step):
         return step

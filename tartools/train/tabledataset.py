@@ -232,7 +232,7 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
 def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
     """Yield *samples*; number n gets the field `name` with the value `values[name][n]` for each name in *values*.
 
-    They replace fields of the same name; a value that is None changes nothing.
+    They replace fields of the same name; a value that is None changes nothing. *samples* are not changed.
     """
     for number, sample in enumerate(samples):
         present = {field: column[number] for field, column in values.items() if column[number] is not None}
@@ -335,10 +335,10 @@ class TableBatch:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the samples, decoded; dicts of bytes if nothing is chosen, decoded or transformed."""
-        samples = overlay(self._stored(), self.columns) if self.columns else self._stored()
+        samples = overlay(self._stored_samples(), self.columns) if self.columns else self._stored_samples()
         return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
-    def _stored(self) -> Iterator[dict[str, Any]]:
+    def _stored_samples(self) -> Iterator[dict[str, Any]]:
         """Yield each sample as a dict: `__key__`, `__url__`, payloads by field; None for a field that is not needed."""
         bulk, needed = self.bulk, self.chooser.needed
         payloads = (
@@ -347,10 +347,10 @@ class TableBatch:
         keys = (key.decode("utf-8", "surrogateescape") for key in bulk.keys)
         names = (DICT_KEY, DICT_URL, *bulk.fields)
         samples = map(dict, map(zip, repeat(names), zip(keys, bulk.urls, *payloads, strict=False)))
-        return samples if bulk.uniform else map(_as_stored, samples, repeat(bulk.fields), bulk.offsets.T.tolist())
+        return samples if bulk.uniform else map(_drop_absent, samples, repeat(bulk.fields), bulk.offsets.T.tolist())
 
 
-def _as_stored(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
+def _drop_absent(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
     """Return *sample* without absent fields, the others in archive order.
 
     *offsets*: where the payloads of *fields* begin, in bytes; -1: absent.
@@ -381,7 +381,7 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
         if seekable.version_of_file(file) != version:
             raise StorageError(TABLE_OUTDATED, url=url)
         try:
-            for at, header in headers_in(partial(_read, file), begin, end):
+            for at, header in headers_in(partial(_read_range, file), begin, end):
                 key, field = split_path(header.path)
                 member = Member(header.path, b"", at, at + header.data, header.size)
                 name = field.decode("utf-8", "surrogateescape")
@@ -394,10 +394,10 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
     if len(keys) != 1:
         return None
     url = table.shards()[int(table.places()[0][row])]
-    return fieldchooser.dict_of(keys.pop().decode("utf-8", "surrogateescape"), url, fields, needed)
+    return fieldchooser.make_dict(keys.pop().decode("utf-8", "surrogateescape"), url, fields, needed)
 
 
-def _read(file: io.BufferedReader, count: int, at: int) -> bytes:
+def _read_range(file: io.BufferedReader, count: int, at: int) -> bytes:
     """Return *count* bytes of *file* from byte *at* on, fewer at its end."""
     file.seek(at)
     return file.read(count)
@@ -405,7 +405,7 @@ def _read(file: io.BufferedReader, count: int, at: int) -> bytes:
 
 def _field(file: io.BufferedReader, member: Member, as_file: bool) -> Any:
     """Return the payload of *member* of *file*: a file that reads it in ranges if *as_file*, else its bytes."""
-    return io.BufferedReader(RangedPayload(file, member)) if as_file else _read(file, member.size, member.data)
+    return io.BufferedReader(RangedPayload(file, member)) if as_file else _read_range(file, member.size, member.data)
 
 
 class RangedPayload(PayloadReader):
@@ -418,7 +418,7 @@ class RangedPayload(PayloadReader):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Read bytes of the payload into *buffer*; return their number, 0 at the end."""
         count = max(0, min(len(buffer), self._member.size - self._position))
-        data = _read(self._file, count, self._member.data + self._position)
+        data = _read_range(self._file, count, self._member.data + self._position)
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)

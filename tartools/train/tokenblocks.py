@@ -27,7 +27,7 @@ from tartools.samples.sample import DICT_KEY, DICT_URL
 from tartools.train.collation import FieldCollation
 from tartools.train.cursor import states_in
 from tartools.train.fieldchooser import RESERVED_PREFIX
-from tartools.train.loading import Loader, as_it_is
+from tartools.train.loading import Loader, keep_batch
 from tartools.train.ranks import ReaderId
 from tartools.train.sampler import log
 from tartools.train.states import State, StateError, check_state, is_count, is_reader, make_state
@@ -161,7 +161,8 @@ class StreamDocuments:
     def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
         """Begin the next epoch; return (its documents, True if it is resumed).
 
-        *skips*: by reader, how many documents to skip if it is resumed.
+        *skips*: by reader, how many documents to skip if it is resumed. Raises: StateError if it is resumed, and this
+        reader is not in *skips*.
         """
         samples = iter(self.data)
         self._state, self._documents = self.data.state_dict(), 0
@@ -175,7 +176,10 @@ class StreamDocuments:
         return self._ids(samples, 0 if skip is None else skip.documents), is_resumed
 
     def _ids(self, samples: Iterator[Any], skip: int) -> Iterator[Ids]:
-        """Yield the token ids of *samples*, without the first *skip*."""
+        """Yield the token ids of *samples*, without the first *skip*.
+
+        Raises: StateError if there are fewer than *skip*.
+        """
         for sample in samples:
             if self._documents >= skip:
                 skip = 0
@@ -208,7 +212,7 @@ class LoaderDocuments:
     """The documents of *loader*, as token ids, which its workers make."""
 
     def __init__(self, loader: Loader, encoder: TextEncoder) -> None:
-        if loader.collate_fn is not as_it_is and not isinstance(loader.collate_fn, FieldCollation):
+        if loader.collate_fn is not keep_batch and not isinstance(loader.collate_fn, FieldCollation):
             raise ValueError("token_blocks makes batches itself: give it text= in place of collate_fn of the loader")
         self._loader = loader.with_collation(EncodingCollation(encoder))
         self._place: tuple[Any, int, int] = (None, 0, 0)  # iteration of the sampler, batch, document in it
@@ -236,7 +240,10 @@ class LoaderDocuments:
         return self._ids(iter(self._loader), 0 if skip is None else skip.documents), skip is not None
 
     def _ids(self, batches: Iterator[list[Ids]], skip: int) -> Iterator[Ids]:
-        """Yield the token ids of the documents in *batches*, without the first *skip*."""
+        """Yield the token ids of the documents in *batches*, without the first *skip*.
+
+        Raises: StateError if there are fewer than *skip*.
+        """
         for number, batch in enumerate(batches):
             running = self._loader.running
             for document, ids in enumerate(batch):
@@ -285,6 +292,7 @@ class LoaderDocuments:
 class TokenBlocks(IterableDataset[Any]):
     """Blocks of tokens; `token_blocks` makes these. An iterable dataset for torch if the source is a stream.
 
+    *documents*: the documents as token ids; *length*, *pad*, *cu_seqlens*, *batch_size*: arguments of `token_blocks`.
     `epoch`: number of the current epoch, or between iterations of the next one
     """
 

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tartools.errors import SampleError, TarToolsError
 from tartools.samples.videos import file_length, open_video, stream_length
 from tartools.train.clips import CUT_PLACES, Clip, as_file
-from tartools.train.payloaddecoding import Resize, resize_of
+from tartools.train.payloaddecoding import Resize, parse_resize
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +59,7 @@ class Video(Clip):
             raise ValueError(f"frames is how many a clip has, not {self.frames!r}")
         if self.fps is not None and (not 0 < self.fps < math.inf or self.at == SPREAD):
             raise ValueError(f"fps is a number above 0, and not for at='spread', not {self.fps!r}")
-        resize_of(self.size)
+        parse_resize(self.size)
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> torch.Tensor:
         """Return the clip of the video in *file*, bytes or an open file. *seed*: for `at="random"`; None draws one.
@@ -106,9 +106,9 @@ class Video(Clip):
         turned = np.rot90(pixels, round(getattr(frame, "rotation", 0) / 90) % 4)
         picture = torch.from_numpy(np.ascontiguousarray(turned))
         if self.size is not None:
-            resize = Resize(self.size, crop=self.size) if isinstance(self.size, int) else resize_of(self.size)
+            resize = Resize(self.size, crop=self.size) if isinstance(self.size, int) else parse_resize(self.size)
             assert resize is not None
-            picture = resize.resized(picture)
+            picture = resize.apply(picture)
         return picture.permute(2, 0, 1).contiguous()
 
 
@@ -121,7 +121,7 @@ def frame_rate(stream: Any) -> Fraction:
 
 
 def frame_count(container: Any, stream: Any) -> int | None:
-    """Return the number of frames of *stream*, from its length or the length of *container*; None if not known."""
+    """Return the number of frames of *stream* by its length, or that of *container*, both of PyAV; None if unknown."""
     seconds = stream_length(container, stream) or file_length(container)  # its sound may be longer
     return None if seconds is None else max(round(seconds * frame_rate(stream)), 1)
 
@@ -129,7 +129,9 @@ def frame_count(container: Any, stream: Any) -> int | None:
 def frames_at(container: Any, stream: Any, numbers: Sequence[int]) -> Iterator[Any]:
     """Yield the frame of *stream* with each of the ascending *numbers*; beyond the end the last one.
 
-    Raises: SampleError if there are no frames, or fewer than the stream says; PyAV's errors for damage.
+    Number n is the frame that is shown n / rate seconds after the first, by the frame rate of *stream*, a video stream
+    of the PyAV *container*. Raises: SampleError if there are no frames, or fewer than the stream says; PyAV's errors
+    for damage.
     """
     rate, tick, start = frame_rate(stream), stream.time_base, stream.start_time or 0
     length = stream_length(container, stream)

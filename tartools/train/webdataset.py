@@ -23,7 +23,7 @@ from tartools.train.clips import split_clips
 from tartools.train.collation import with_explanation
 from tartools.train.cursor import Cursor, cursors_of
 from tartools.train.fieldchooser import Decode, FieldChooser, Fields, Size
-from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decoders, plain, unpacked
+from tartools.train.payloaddecoding import PICKLE_SUFFIXES, decode_basic, decompress_field, make_decoders
 from tartools.train.ranks import ReaderRank, SharedEpoch, SingleResume
 from tartools.train.samplestream import SampleStream
 from tartools.train.sending import CacheSetting, check_sent
@@ -105,9 +105,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             self.append(streamstages.FilesStage(select_files, rename_files, lax))
         if (size := DEFAULT_SHUFFLE_SIZE if shuffle is True else int(shuffle)) > 1:
             self.append(ShuffleStage(size, seed))
-        fields = _either("fields", fields, "extensions", extensions)
-        decode = _either("decode", decode, "decoder", decoder)
-        transform = _either("transform", transform, "transforms", transforms)
+        fields = _choose_argument("fields", fields, "extensions", extensions)
+        decode = _choose_argument("decode", decode, "decoder", decoder)
+        transform = _choose_argument("transform", transform, "transforms", transforms)
         chooser = FieldChooser(fields, decode, transform, resize, exif=exif)
         if chooser.fields is not None or chooser.decoder is not None or chooser.transform is not None:
             self.append(ChooseStage(chooser))
@@ -132,7 +132,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         guard_worker()
         self._under_way = StreamEpoch(self, self._cursors, self._handler, self._empty_check)
         self._loaded_state, self._cursors = {}, []
-        return self._under_way.iterated()
+        return self._under_way.iterate()
 
     def __enter__(self) -> WebDataset:
         return self
@@ -141,7 +141,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.close()
 
     def compose(self, *stages: Any) -> WebDataset:
-        """Return a copy of this dataset with *stages* after its own, and with a count of epochs of its own."""
+        """Return a copy of this dataset with *stages* after its own.
+
+        It counts its epochs itself, from the current number on; a state that was loaded here is not for it.
+        """
         result: WebDataset = super().compose(*stages)
         result.pipeline[0] = copy.copy(self.source)
         result.pipeline[0].epoch, result.pipeline[0].resume = SharedEpoch(self.source.epoch.number), SingleResume()
@@ -210,10 +213,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         arrays). *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*:
         accepts errors, or raises them.
         """
-        pre = [unpacked] if pre is None else pre
+        pre = [decompress_field] if pre is None else pre
         clips, others = split_clips(args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args)
         decoder = autodecode.Decoder(
-            decoders(others, resize, exif), pre, [plain] if post is None else post, only, partial
+            make_decoders(others, resize, exif), pre, [decode_basic] if post is None else post, only, partial
         )
         is_random = any(clip.is_random for clip in clips.values())
         stage = streamstages.SeededDecodeStage if is_random else streamstages.DecodeStage
@@ -312,10 +315,10 @@ def shard_names(urls: Name | Iterable[Name]) -> Name | Iterable[Name]:
     if not isinstance(urls, str) or urls.startswith("pipe:"):
         return urls
     names = re.split(r"::(?![\w:.%]*\])", urls)  # but for those of an address of IPv6
-    return [re.sub(r"\$\{(\w+)\}", _of_environment, name) for name in names]
+    return [re.sub(r"\$\{(\w+)\}", _environment_value, name) for name in names]
 
 
-def _of_environment(variable: re.Match[str]) -> str:
+def _environment_value(variable: re.Match[str]) -> str:
     """Return the value of `${NAME}`, the match *variable*: WDS_NAME of the environment, else NAME.
 
     Raises: ValueError if the environment has neither.
@@ -326,7 +329,7 @@ def _of_environment(variable: re.Match[str]) -> str:
     return value
 
 
-def _either(name: str, value: Any, other_name: str, other_value: Any) -> Any:
+def _choose_argument(name: str, value: Any, other_name: str, other_value: Any) -> Any:
     """Return the one of *value* and *other_value*, two names of one argument, that is not None; None if both are.
 
     Raises: TypeError, which has both names, if both were given.

@@ -26,7 +26,7 @@ from tartools.storage.pool import Threads, call_in_window
 from tartools.storage.streams import FileVersion, SharedFile
 from tartools.storage.url import Name, Url, names_of
 from tartools.tar import split_path
-from tartools.train.fieldchooser import Classes, Decode, FieldChooser, Fields, Size, dict_of
+from tartools.train.fieldchooser import Classes, Decode, FieldChooser, Fields, Size, make_dict
 from tartools.train.sampler import begin_epoch
 from tartools.train.workererrors import guard_worker
 
@@ -70,12 +70,12 @@ class ZipDataset(Dataset[Any]):
         self._zips = [_Zip(url, version_of(url)) for url in expand(names_of(urls))]
         account = Account()  # warnings go to `warnings`
         for zip_file in self._zips:
-            zipped = zip_file.zipped()
-            if zipped.specials:
-                name, kind = zipped.specials[0]
+            directory = zip_file.read_directory()
+            if directory.specials:
+                name, kind = directory.specials[0]
                 raise SampleError(f"the member {name!r} is a {kind}, which has no payload", url=zip_file.url)
-            zipped.report(account, True)
-        self._ends = [*accumulate(len(zip_file.zipped()) for zip_file in self._zips)]
+            directory.report(account, True)
+        self._ends = [*accumulate(len(zip_file.read_directory()) for zip_file in self._zips)]
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
@@ -130,44 +130,44 @@ class _Zip:
         self.is_local = Url(url).is_local
         self.version = version
         self._digest = digest
-        self._zipped: ZipSamples | None = None
+        self._directory: ZipSamples | None = None
         self._open: tuple[int, SharedFile] | None = None  # a process, and what it opened
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Zip, (self.url, self.version, self._digest)
 
-    def zipped(self) -> ZipSamples:
+    def read_directory(self) -> ZipSamples:
         """Return the samples in the directory of the file, read once. Raises: StorageError if the file was replaced."""
-        if self._zipped is None:
+        if self._directory is None:
             with seekable.open_as_file(self.url) as file:
                 if seekable.version_of_file(file) != self.version:
-                    raise self._replaced()
-                zipped = ZipSamples(file, self.url)
+                    raise self._replaced_error()
+                directory = ZipSamples(file, self.url)
                 if self.is_local:
-                    file.seek(zipped.start)
+                    file.seek(directory.start)
                     digest = file_digest(file, blake2b).digest()
                     if digest != (self._digest or digest):
-                        raise self._replaced()
+                        raise self._replaced_error()
                     self._digest = digest
-                self._zipped = zipped
-        return self._zipped
+                self._directory = directory
+        return self._directory
 
     def read_sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
         """Return sample *number* as a dict of webdataset. *needed*: fields to read, others are None; None: all."""
-        zipped = self.zipped()
-        infos = zipped[number]
-        begin, end = _span(infos, zipped.start)
-        window = cast(BinaryIO, _Window(self._read, begin, self._read(begin, end)))
+        directory = self.read_directory()
+        infos = directory[number]
+        begin, end = _span(infos, directory.start)
+        window = cast(BinaryIO, _Window(self._read_range, begin, self._read_range(begin, end)))
         key, _ = split_path(path_of_member(infos[0]))
 
         def payload(info: ZipInfo) -> bytes:
             """Return the payload of the member *info*, decompressed and checked."""
-            return b"".join(zipped.chunks(window, info))
+            return b"".join(directory.chunks(window, info))
 
         fields = [(path_of_member(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
-        return dict_of(key.decode(), self.url, fields, needed)
+        return make_dict(key.decode(), self.url, fields, needed)
 
-    def _read(self, begin: int, end: int) -> bytes:
+    def _read_range(self, begin: int, end: int) -> bytes:
         """Return bytes *begin* to *end* of the file, fewer at its end. Raises: StorageError if it has changed."""
         if not self.is_local:
             return fetch_range(self.url, begin, end, self.version)
@@ -178,7 +178,7 @@ class _Zip:
         ):
             data += chunk
         if str(FileVersion.of(file)) != self.version:
-            raise self._replaced()
+            raise self._replaced_error()
         return data
 
     def _file(self) -> SharedFile:
@@ -188,8 +188,8 @@ class _Zip:
                 self._open = os.getpid(), SharedFile(os.dup(file.fileno()), "r")
         return self._open[1]
 
-    def _replaced(self) -> StorageError:
-        """Return the error that the file was changed or replaced."""
+    def _replaced_error(self) -> StorageError:
+        """Return the error that the file was changed or replaced since the dataset was made."""
         return StorageError("was changed or replaced since this dataset was made", url=self.url)
 
 

@@ -20,8 +20,8 @@ def results(asked: Any) -> Iterator[tuple[Any, Any]]:
     return ((item, answer()) for item, answer in asked)
 
 
-@pytest.mark.parametrize("busy", [None, 6])
-def test_an_error_comes_in_its_place_and_ends_all(busy: int | None) -> None:
+@pytest.mark.parametrize("max_calls", [None, 6])
+def test_an_error_comes_in_its_place_and_ends_all(max_calls: int | None) -> None:
     def fail(number: int) -> int:
         if number == 5:
             raise CommandError("five")
@@ -29,22 +29,22 @@ def test_an_error_comes_in_its_place_and_ends_all(busy: int | None) -> None:
 
     before, stopped = threading.active_count(), []
     found = []
-    asked = call_in_window(range(100), Threads(3, fail, lambda: stopped.append(1)), 1000, busy=busy)
+    asked = call_in_window(range(100), Threads(3, fail, lambda: stopped.append(1)), 1000, max_calls=max_calls)
     with pytest.raises(CommandError), closing(asked):
         found.extend(results(asked))
     assert found == [(n, n * n) for n in range(5)]
     assert stopped == [1] and threading.active_count() == before
 
 
-@pytest.mark.parametrize(("window", "busy", "most"), [(10, None, 10), (10, 4, 11), (3, 6, 4)])
-def test_no_more_items_are_read_than_the_window(window: int, busy: int | None, most: int) -> None:
+@pytest.mark.parametrize(("window", "max_calls", "most"), [(10, None, 10), (10, 4, 11), (3, 6, 4)])
+def test_no_more_items_are_read_than_the_window(window: int, max_calls: int | None, most: int) -> None:
     read: list[int] = []
     taken = 0
-    asked = call_in_window(iter(read.append(n) or n for n in range(100)), Threads(2, str), window, busy=busy)  # type: ignore[func-returns-value]
+    asked = call_in_window(iter(read.append(n) or n for n in range(100)), Threads(2, str), window, max_calls=max_calls)  # type: ignore[func-returns-value]
     for number, text in results(asked):
         assert text == str(number) == str(taken)
         assert len(read) <= taken + most
-        assert busy is not None or len(read) == min(taken + window, 100)
+        assert max_calls is not None or len(read) == min(taken + window, 100)
         taken += 1
     assert taken == 100
 
@@ -77,7 +77,7 @@ def test_so_many_are_worked_on_at_once_and_no_more() -> None:
 
 
 def test_what_is_done_is_yielded_before_an_item_that_is_long_in_coming() -> None:
-    """With `busy`, as in `tail -f log.tar | tarproc`; the second item is read while the first is worked on."""
+    """With `max_calls`, as in `tail -f log.tar | tarproc`; the second item is read while the first is worked on."""
     taken, worked = [], threading.Event()
 
     def items() -> Iterator[int]:
@@ -88,7 +88,7 @@ def test_what_is_done_is_yielded_before_an_item_that_is_long_in_coming() -> None
             assert len(taken) >= number - 2
             yield number
 
-    with closing(call_in_window(items(), Threads(1, lambda n: worked.set() or n), 100, busy=2)) as asked:  # type: ignore[func-returns-value]
+    with closing(call_in_window(items(), Threads(1, lambda n: worked.set() or n), 100, max_calls=2)) as asked:  # type: ignore[func-returns-value]
         taken.extend(results(asked))
     assert [number for number, _ in taken] == [*range(20)]
 

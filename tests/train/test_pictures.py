@@ -127,7 +127,7 @@ def test_resized_as_pillow_does_it(resize: Any) -> None:
     height, width = SIZES[resize]
     whole = np.asarray(picture(PHOTOGRAPH, "pil"))
     asked = resize if isinstance(resize, Resize) else Resize(resize)
-    high, wide = asked.wanted(HEIGHT, WIDTH)
+    high, wide = asked.target_size(HEIGHT, WIDTH)
     wanted = np.asarray(Image.fromarray(whole).resize((wide, high), Image.Resampling.BICUBIC)).astype(int)
     top, left = round((high - height) / 2), round((wide - width) / 2)
     wanted = wanted[top : top + height, left : left + width]
@@ -312,7 +312,7 @@ def test_nearest_makes_no_new_values(spec: str, size: Resize) -> None:
     found = np.asarray(picture(data, spec, size._replace(nearest=True)))
     if found.ndim == 3:
         found = found[..., 0] if "torch" not in spec else found[0]
-    high, wide = size.wanted(31, 43)
+    high, wide = size.target_size(31, 43)
     whole = np.asarray(Image.fromarray(labels).resize((wide, high), Image.Resampling.NEAREST))
     top, left, height, width = size.crop_bounds(high, wide)
     assert np.array_equal(found, whole[top : top + height, left : left + width])

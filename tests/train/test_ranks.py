@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from tartools.train.loading import as_it_is
+from tartools.train.loading import keep_batch
 from tartools.train.ranks import ReaderId, ReaderRank, SharedEpoch, SingleResume
 from tests.tiers import also, exhaustive
 from tests.train.conftest import be_rank
@@ -34,7 +34,7 @@ class Asking(IterableDataset[Any]):
 
 def loaded(data: Asking, workers: int, **options: Any) -> DataLoader[Any]:
     """Return a loader that leaves tuples as they are."""
-    return DataLoader(data, None, num_workers=workers, collate_fn=as_it_is, **options)
+    return DataLoader(data, None, num_workers=workers, collate_fn=keep_batch, **options)
 
 
 def epochs(data: Asking, workers: int, count: int, **options: Any) -> list[list[tuple[int, bool]]]:

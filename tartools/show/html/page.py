@@ -86,7 +86,7 @@ def write_page(
         makers: Threads[tuple[Sample, bool], PageTile] = Threads(workers, lambda item: make_tile(*item, side, faces))
         tiles: list[PageTile] = []
         with closing(
-            call_in_window(flag_playable(samples), makers, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
+            call_in_window(flag_playable(samples), makers, max(MAX_SAMPLES_AHEAD, workers), max_calls=2 * workers)
         ) as made:
             for _, answer in made:
                 tile = answer()
@@ -132,7 +132,7 @@ def check_pictures(samples: Iterable[Sample], overview: Overview, workers: int) 
     """
     decoders = Threads(workers, broken_pictures)
     with closing(
-        call_in_window(grouped_samples(samples), decoders, max(MAX_SAMPLES_AHEAD, workers), busy=2 * workers)
+        call_in_window(grouped_samples(samples), decoders, max(MAX_SAMPLES_AHEAD, workers), max_calls=2 * workers)
     ) as decoded:
         for group, broken in decoded:
             overview.count(group)

@@ -77,18 +77,18 @@ def exists(url: str) -> bool:
 
 
 def fetch_range(
-    url: str, begin: int, end: int, version: str, replaced: str = TABLE_OUTDATED, listed: bool = False
+    url: str, begin: int, end: int, version: str, changed_message: str = TABLE_OUTDATED, from_listing: bool = False
 ) -> bytes:
     """Return bytes *begin* to *end* (exclusive) of the object *url*, if it still has this *version*.
 
     *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
-    compared. *replaced*: the message if the object has another version now. *listed*: the version comes from a listing,
-    so that a response without a version counts as the same.
+    compared. *changed_message*: of the error if the object has another version now. *from_listing*: the version comes
+    from a listing, so that a response without a version counts as the same.
 
     Raises: StorageError after the last try, or for another version.
     """
     part = Range(begin, end, repeatable=True)
-    _receive(part, url, version, replaced, listed)
+    _receive(part, url, version, changed_message, from_listing)
     data = part.chunks[0].obj if len(part.chunks) == 1 else b"".join(part.chunks)
     assert isinstance(data, bytes)
     return data
@@ -103,26 +103,29 @@ def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
     _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
 
-def _receive(part: Range, url: str, version: str, replaced: str, listed: bool) -> None:
+def _receive(part: Range, url: str, version: str, changed_message: str, from_listing: bool) -> None:
     """Receive the bytes of *part*, of the object *url* at this *version*.
 
-    *version*: the size in bytes, a blank, and the ETag or generation. *replaced*: the message if the object has another
-    version now. *listed*: the version comes from a listing, so that a response without a version counts as the same.
-    Raises: StorageError after the last attempt, or for another version.
+    *version*: the size in bytes, a blank, and the ETag or generation. *changed_message*: of the error if the object has
+    another version now. *from_listing*: the version comes from a listing, so that a response without a version counts
+    as the same. Raises: StorageError after the last attempt, or for another version.
     """
     size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(
         object_at(url),
         -1 if size is None else size,
         tag,
-        ranged=part.start > 0,
-        listed=listed,
-        replaced=replaced,
+        has_ranges=part.start > 0,
+        from_listing=from_listing,
+        changed_message=changed_message,
     )
     for _ in source.receive(part):
         pass
 
 
 def requests_at_once(max_requests: int = MAX_REQUESTS_AT_ONCE) -> int:
-    """Return the number of concurrent requests: *max_requests*, or `TARTOOLS_READAHEAD` if that is set."""
+    """Return the number of concurrent requests: *max_requests*, or the smaller `TARTOOLS_READAHEAD` if set.
+
+    Raises: UsageError unless that variable is from 1 to *max_requests*.
+    """
     return read_setting("TARTOOLS_READAHEAD", max_requests, max_requests)

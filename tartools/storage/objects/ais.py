@@ -247,7 +247,10 @@ class _AisMultipart:
         self._final = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data* by one request, and compare its size."""
+        """Make the object of *data* by one request, and compare its size.
+
+        Raises: ExistsError if it exists and may not be replaced; TransientError; StorageError.
+        """
         self._check_absent()
         self._put(self._target.address(), data)
         integrity.require_size(self._target, len(data))

@@ -140,7 +140,7 @@ def _signature(account: AzureAccount, method: str, address: str, headers: Mappin
 def _token(url: str) -> str:
     """Return a token of DefaultAzureCredential: environment, workload, managed identity, az login.
 
-    It is kept for this process until five minutes before it ends. *url* is for messages. Raises: StorageError.
+    It is kept for this process until RENEWAL_SECONDS before it ends. *url* is for messages. Raises: StorageError.
     """
     with _lock[os.getpid()]:
         cached_token = _tokens(os.getpid())
@@ -151,7 +151,7 @@ def _token(url: str) -> str:
 
 @functools.cache
 def _tokens(process: int) -> dict[str, Any]:
-    """Return the dict that keeps the token of this *process*, empty at first.
+    """Return the dict that keeps the token of the process with the pid *process*, empty at first.
 
     Keys: "token"; "ends", in seconds since 1970.
     """
@@ -359,7 +359,7 @@ class _Blocks:
         self._is_doubtful = False  # the blob may have appeared without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the blob of *data* by one request."""
+        """Make the blob of *data* by one request. Raises: ExistsError; TransientError; StorageError."""
         headers = {"x-ms-blob-type": "BlockBlob", **self._condition}
         self._finish(0, data, lambda: _request("PUT", self.url, "write", headers=headers, body=data))
 

@@ -53,8 +53,9 @@ class CachedVersion(NamedTuple):
     """The cached part of one version of an object.
 
     *url*, *version*: of the object; "?" if the description is damaged.
-    *size*: bytes of the object; *stored_size*: bytes of it on the disk, with checksums.
-    *used*: the time of the last read, in seconds since 1970.
+    *size*: bytes of the object, 0 if the description is damaged; *stored_size*: bytes of it on the disk, with
+    checksums.
+    *last_read*: the time of the last read, in seconds since 1970; 0.0 if no block is stored.
     *folder*: the path of the blocks.
     """
 
@@ -62,7 +63,7 @@ class CachedVersion(NamedTuple):
     version: str
     size: int
     stored_size: int
-    used: float
+    last_read: float
     folder: str
 
 
@@ -91,7 +92,7 @@ def cache_of(text: str) -> Cache:
 
 
 class Cache:
-    """Blocks of objects on the local disk, in the folder *path*.
+    """Blocks of objects on the local disk, in a folder of ours in the folder *path*.
 
     They have up to *budget* bytes, of all processes together, and one block of each process more.
 
@@ -116,8 +117,8 @@ class Cache:
         for folder in self._folders():
             about = _read_description(folder) or {"url": "?", "version": "?", "size": 0}  # cut by a power cut
             blocks = [*_blocks(folder)]
-            size, used = sum(size for _, size, _ in blocks), max((when for when, _, _ in blocks), default=0.0)
-            yield CachedVersion(about["url"], about["version"], about["size"], size, used, folder)
+            size, last_read = sum(size for _, size, _ in blocks), max((when for when, _, _ in blocks), default=0.0)
+            yield CachedVersion(about["url"], about["version"], about["size"], size, last_read, folder)
 
     def clear(self, url: str = "") -> int:
         """Remove the entries of *url* and of URLs below it, or all entries if it is ""; return their size in bytes."""
@@ -137,7 +138,7 @@ class Cache:
         """
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
         with self._lock_count() as file:
-            used = _number(file)
+            used = _read_number(file)
             if used is None:
                 used = self._measure()
             if not self._fits(used + size, size) and (evicting or not self._full):
@@ -150,7 +151,7 @@ class Cache:
             return fits
 
     def _fits(self, total: int, unwritten: int) -> bool:
-        """True if *total* bytes fit into the budget, and *unwritten* bytes on the disk, with 1 GiB to spare."""
+        """True if *total* bytes fit into the budget, and *unwritten* bytes leave MIN_FREE_BYTES on the disk."""
         disk = os.statvfs(self.folder)
         return total <= self.budget and disk.f_bavail * disk.f_frsize >= unwritten + MIN_FREE_BYTES
 
@@ -203,7 +204,7 @@ def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
                     yield (status := entry.stat()).st_mtime, status.st_size, entry.path
 
 
-def _number(fd: int) -> int | None:
+def _read_number(fd: int) -> int | None:
     """Return the number in the file *fd*; None if it has none: it is new, was removed, or cut by a power cut."""
     text = os.pread(fd, NUMBER_BYTES + 1, 0)
     return int(text) if len(text) == NUMBER_BYTES and text.strip(b" ").isdigit() else None
@@ -218,7 +219,8 @@ def _set_number(fd: int, number: int) -> None:
 class CachedObject:
     """The object *source*, a `contract.Object` whose bytes are read through *cache*.
 
-    A reply to `get` holds up to 8 MiB in memory. Errors of the cache never fail a read: then nothing is stored.
+    A reply to `get` holds up to BLOCKS_IN_REQUEST blocks in memory. Errors of the cache never fail a read: then nothing
+    is stored.
     """
 
     def __init__(self, source: Object, cache: Cache) -> None:
@@ -228,7 +230,7 @@ class CachedObject:
         self._sizes: dict[str, int] = {}  # of versions
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Return the bytes *start* to *end* (exclusive; None: to the last), read through the cache.
+        """Return a reply with the bytes *start* to *end* (exclusive; None: to the last), read through the cache.
 
         *version*: the version to read; "" requests the current one first. Without a version the cache is not used.
         Raises: TransientError; StorageError.
@@ -426,10 +428,10 @@ class _Chunks(Body):
         """Return up to *max_bytes* bytes, b"" at the end. Raises: the errors of *chunks*."""
         return bytes(self._next(max_bytes))
 
-    def readinto(self, room: memoryview, /) -> int:
-        """Read up to `len(room)` bytes into *room*; return how many, 0 at the end."""
-        data = self._next(len(room))
-        room[: len(data)] = data
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read up to `len(buffer)` bytes into *buffer*; return how many, 0 at the end."""
+        data = self._next(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
     def _next(self, max_bytes: int) -> memoryview:

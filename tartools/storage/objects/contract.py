@@ -24,13 +24,13 @@ class Body(Protocol):
         """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         ...
 
-    def readinto(self, room: memoryview, /) -> int:
-        """Read up to `len(room)` bytes into *room*; return how many, 0 at the end.
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read up to `len(buffer)` bytes into *buffer*; return how many, 0 at the end.
 
         Raises: TransientError if the connection is cut or silent.
         """
-        data = self.read(len(room))
-        room[: len(data)] = data
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Reply(NamedTuple):
     *size*: the size of the whole object in bytes; None if the server does not say it.
     *version*: the ETag or generation, a header line (web), a checksum or an mtime; it pins the object in later
     requests; "" if the server has none that changes with every byte.
-    *framed*: False if *body* ends when the connection is closed, for whatever reason, so that it may be truncated.
+    *is_framed*: False if *body* ends when the connection is closed, for whatever reason, so that it may be truncated.
     """
 
     body: Body
@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     length: int | None
     size: int | None
     version: str
-    framed: bool = True
+    is_framed: bool = True
 
 
 class ListedObject(NamedTuple):
@@ -81,12 +81,12 @@ class Page(NamedTuple):
 
     *entries*: the objects.
     *next*: the token that requests the next page; "" on the last page.
-    *ordered*: True if all pages are sorted by the UTF-8 bytes of the names.
+    *is_sorted*: True if all pages are sorted by the UTF-8 bytes of the names.
     """
 
     entries: list[ListedObject]
     next: str  # "" at the end
-    ordered: bool = True
+    is_sorted: bool = True
 
 
 class Object(Protocol):

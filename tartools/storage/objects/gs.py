@@ -84,7 +84,7 @@ def _credentials() -> Any:
 
 @functools.cache
 def _credentials_for(process: int, server: str) -> Any:
-    """Return the credentials of this *process* for *server*, made once."""
+    """Return the credentials for *server* of the process with the pid *process*, made once."""
     return (
         google.auth.default(scopes=[GS_SCOPE], request=cast(Any, _request_token))[0]
         if server == GCS_SERVER
@@ -121,7 +121,8 @@ def _request(
     """Make one request to *address*; return its response, whose status is one of *statuses*.
 
     *url* and *verb* ("read", "write", …) are for messages. *pinned*: True if a version of the object was read before,
-    so that a missing object was deleted meanwhile. Credentials that the server does not accept are renewed twice.
+    so that a missing object was deleted meanwhile. Credentials that the server does not accept are renewed, up to
+    MAX_RENEWALS times.
 
     Raises: TransientError; StorageError, also for credentials.
     """

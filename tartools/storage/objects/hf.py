@@ -180,7 +180,7 @@ def commit_of(place: HubPath, url: str) -> str:
 
 
 def pin_commit(url: str) -> str:
-    """Return *url* with the commit of its revision, asked for once in a process (`commit_of`). Raises: StorageError."""
+    """Return *url* with a commit for its revision: the first that the hub told this process. Raises: StorageError."""
     place = parse_hub_url(url)
     commit = call_with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
@@ -327,7 +327,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     except NotFoundError:  # of the folder
         return Page([], "")
     start = f"{place.base}/{place.path}"
-    return Page([entry for entry in entries if entry.url.startswith(start)], following, ordered=False)
+    return Page([entry for entry in entries if entry.url.startswith(start)], following, is_sorted=False)
 
 
 @functools.lru_cache(MAX_CACHED_PAGES)
@@ -419,14 +419,14 @@ def _upload(place: HubPath, url: str, addition: Any) -> None:
 
 def _send(changes: Sequence[_Change]) -> None:
     """Make one commit of *changes* to one branch. Raises: StorageError, also if a file exists by now."""
-    sent: list[str] = []  # the commits before those of which no response came
-    call_with_retries(partial(_try_commit, changes, sent), changes[0].url)
+    parents: list[str] = []  # the commits before those of which no response came
+    call_with_retries(partial(_try_commit, changes, parents), changes[0].url)
 
 
-def _try_commit(changes: Sequence[_Change], sent: list[str]) -> None:
+def _try_commit(changes: Sequence[_Change], parents: list[str]) -> None:
     """Make one commit of *changes* to their branch, one attempt, on top of its current commit.
 
-    *sent*: the parents of earlier attempts, whose commits may have succeeded without a response. No commit is made if
+    *parents*: those of earlier attempts, whose commits may have succeeded without a response. No commit is made if
     the changes are there already. Raises: ExistsError; TransientError; StorageError.
     """
     from huggingface_hub import CommitOperationDelete
@@ -441,12 +441,12 @@ def _try_commit(changes: Sequence[_Change], sent: list[str]) -> None:
             operations += [CommitOperationDelete(path)] * (version is not None)
         elif version is None or change.force:
             operations.append(change.addition)
-        elif not sent or version.version != getattr(change.addition, "_local_oid", None):
+        elif not parents or version.version != getattr(change.addition, "_local_oid", None):
             raise ExistsError(change.url)
     if not operations:
         _commits[server(), place.repo, place.revision] = parent
         return
-    sent.append(parent)
+    parents.append(parent)
     first = f"{'Add' if changes[0].addition else 'Remove'} {place.path}"
     subject = first if len(changes) == 1 else f"{first} and {several(len(changes) - 1, 'other file')}"
     with _open_client(place, url) as client:

@@ -119,7 +119,7 @@ class Response(contract.Body):
             raise StorageError(INVALID_REDIRECT, url=self.url) from None
 
     def text(self) -> str:
-        """Return the whole body of an error response as text; "" if it can't be read."""
+        """Return the whole body of an error response as text, and close it; "" if it can't be read."""
         try:
             return read_all(self, self.url).decode("utf-8", "replace")
         except (TransientError, StorageError):
@@ -332,7 +332,7 @@ def parse_date(text: str) -> float | None:
 
 
 def read_all(body: contract.Body, url: str) -> bytes:
-    """Return all bytes of *body*, and close it. Raises: TransientError; StorageError if there are 32 MiB or more."""
+    """Return all bytes of *body*; close it. Raises: TransientError; StorageError from MAX_RESPONSE_BYTES on."""
     parts, missing = [], MAX_RESPONSE_BYTES
     try:
         while data := body.read(missing):
@@ -384,8 +384,8 @@ def make_reply(
         size = None if match[3] == "*" else int(match[3])
         return Reply(body, first, last - first + 1 if length is None else length, size, version)
     if status == 200:
-        framed = length is not None or "transfer-encoding" in headers  # RFC 9112, 6.3
-        return Reply(body, 0, length, length, version, framed)
+        is_framed = length is not None or "transfer-encoding" in headers  # RFC 9112, 6.3
+        return Reply(body, 0, length, length, version, is_framed)
     body.close()
     if status == 416 or length == 0:
         match = re.fullmatch(rf"bytes \*/({_BYTE_COUNT})", content_range)
@@ -417,7 +417,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 
 @functools.cache
 def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolManager:
-    """Return the connections of this *process* by *proxy* ("": none); *trust* is None if nothing is encrypted.
+    """Return the connections of the process *process* (a pid) by *proxy* ("": none); *trust*: None without encryption.
 
     Raises: StorageError if the library for this kind of proxy is missing.
     """
@@ -476,12 +476,12 @@ def _proxy_of(address: str) -> str:
     proxies, parts = getproxies(), urlsplit(address)
     proxy = proxies.get(parts.scheme) or proxies.get("all") or ""
     server = parts.netloc.rpartition("@")[2]
-    if not proxy or proxy_bypass(server) or _is_in(parts.hostname or "", proxies.get("no", "")):
+    if not proxy or proxy_bypass(server) or _is_in_networks(parts.hostname or "", proxies.get("no", "")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _is_in(host: str, networks: str) -> bool:
+def _is_in_networks(host: str, networks: str) -> bool:
     """True if *host* is an IP address in one of *networks*, "10.0.0.0/8,…", which `proxy_bypass` does not know."""
     for network in networks.split(","):
         with suppress(ValueError):

@@ -52,7 +52,7 @@ class Pacer:
             return turn - now
 
     def succeed(self) -> None:
-        """Note that the server has carried out a request."""
+        """Count a request that the server has carried out, and raise the rate a little, if there is one."""
         with self._lock:
             self.successes += 1
             if self._rate is not None:

@@ -46,8 +46,8 @@ class Range:
         They go into `buffer`, behind the bytes received before; else into `destination`; else into new memory in
         `chunks`.
         """
-        room = self.destination if self.buffer is None else self.buffer[self.received :]
-        data = room[: reply.body.readinto(room[:max_bytes])] if room else memoryview(reply.body.read(max_bytes))
+        buffer = self.destination if self.buffer is None else self.buffer[self.received :]
+        data = buffer[: reply.body.readinto(buffer[:max_bytes])] if buffer else memoryview(reply.body.read(max_bytes))
         if self.destination is None and data:
             self.chunks.append(data)
         return len(data)
@@ -56,15 +56,16 @@ class Range:
 class Pinned:
     """The object *source*, all of whose ranges are read of one version.
 
-    *size*, *version*: the size in bytes and the version to read; None for those of the first response.
-    *ranged*: False if the server may send all of the object where a range was requested.
-    *listed*: True if the version comes from a listing: the server may not send it with the data, as emulators of GCS
-    do.
-    *replaced*: the message of the error for another version.
-    `framed`: False if the server did not state the length, so that the bytes may be truncated.
+    *size*, *version*: the size in bytes and the version to read; None for those of the first response. A size of -1
+    matches no object.
+    *has_ranges*: False if the server may send all of the object where a range was requested.
+    *from_listing*: True if the version comes from a listing: the server may not send it with the data, as emulators of
+    GCS do.
+    *changed_message*: of the error for another version.
+    `is_framed`: False if the server did not state where the bytes end, so that they may be truncated.
     """
 
-    framed = True  # the server states the length
+    is_framed = True  # the server states the length
 
     def __init__(
         self,
@@ -72,16 +73,16 @@ class Pinned:
         size: int | None = None,
         version: str | None = None,
         *,
-        ranged: bool = True,
-        listed: bool = False,
-        replaced: str = REPLACED_WHILE_READ,
+        has_ranges: bool = True,
+        from_listing: bool = False,
+        changed_message: str = REPLACED_WHILE_READ,
     ) -> None:
         self.source = source
         self.size = size
         self.version = version  # None: no response yet
-        self.ranged = ranged
-        self._listed = listed
-        self._replaced = replaced
+        self.has_ranges = has_ranges
+        self._from_listing = from_listing
+        self._changed_message = changed_message
         self._read = FIRST_READ_SIZE
 
     def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
@@ -105,10 +106,10 @@ class Pinned:
                 if part.received and part.position == part.end:
                     return  # only the end of the body is missing: the last chunk
                 self._read = FIRST_READ_SIZE  # a reset discards what a read has so far
-                self._forget_unsure(part)
+                self._drop_unverified(part)
                 wait(attempts.record_failure(error))
 
-    def _forget_unsure(self, part: Range) -> None:
+    def _drop_unverified(self, part: Range) -> None:
         """Drop the received bytes of *part* if the next bytes may be of another version.
 
         Raises: StorageError if a reader may have seen them.
@@ -151,7 +152,7 @@ class Pinned:
         surplus = part.position - reply.start  # if the server began at 0
         while surplus and (count := len(reply.body.read(min(surplus, MAX_OBJECT_READ_BYTES)))):
             surplus -= count
-        exact = self.ranged or part.end is None or reply.length == part.end - part.position
+        exact = self.has_ranges or part.end is None or reply.length == part.end - part.position
         while not surplus:
             missing = MAX_OBJECT_READ_BYTES if part.end is None else part.end - part.position
             if not missing and not exact:
@@ -177,12 +178,12 @@ class Pinned:
             if reply.length == min(part.end - part.start, remaining) and (reply.version or reply.length == remaining):
                 part.end = part.start + reply.length
                 self.size, self.version = reply.size, reply.version
-                self.ranged = reply.length < reply.size  # all of it comes whether the server has ranges or not
+                self.has_ranges = reply.length < reply.size  # all of it comes whether the server has ranges or not
                 return reply
         if reply.start or (reply.length is not None and reply.size != reply.length):
             reply.body.close()
             reply = self.source.get(0, None, "")
-        self.ranged, part.end, self.framed = False, None, reply.framed
+        self.has_ranges, part.end, self.is_framed = False, None, reply.is_framed
         self.size, self.version = reply.size, reply.version
         return reply
 
@@ -192,12 +193,12 @@ class Pinned:
         Raises: ChangedError for another version or size; TransientError for another range.
         """
         nothing = part.end == part.start
-        silent = not reply.version and (self._listed or nothing)
+        silent = not reply.version and (self._from_listing or nothing)
         if (self.version and reply.version != self.version and not silent) or reply.size not in (None, self.size):
-            raise ChangedError(self._replaced, url=self.source.url, offset=part.position)
-        if reply.start != part.position and (self.ranged or reply.start):
+            raise ChangedError(self._changed_message, url=self.source.url, offset=part.position)
+        if reply.start != part.position and (self.has_ranges or reply.start):
             raise TransientError("the server ignored the range of the request")
-        if self.ranged and not nothing and reply.length not in (None, (part.end or 0) - part.position):
+        if self.has_ranges and not nothing and reply.length not in (None, (part.end or 0) - part.position):
             raise TransientError("the server sent another range than the requested one")
 
     def _failure(self, message: str, part: Range) -> StorageError:

@@ -82,11 +82,11 @@ class _Part(Range):
 class RangedInput(Input):
     """The bytes of the remote object *source* from byte *start* on; failures are raised when it is read.
 
-    *first*: bytes of the first request; each later one has twice as many, up to 8 MiB. *size*, *version*: the version
-    to read, any other is a failure; None for that of the first response.
+    *first*: bytes of the first request; each later one has twice as many, up to RANGE_BYTES. *size*, *version*: the
+    version to read, any other is a failure; None for that of the first response.
 
-    Holds: up to 9 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together 256 MiB, and 1 MiB for each that
-    waits for its next bytes.
+    Holds: up to RANGES_AHEAD + 1 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together MAX_SHARED_RANGES, and
+    up to 1 MiB for each that waits for its next bytes.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class RangedInput(Input):
         self._receiving = self._reader_waiting = self._stopped = False
 
     @property
-    def framed(self) -> bool:
-        """True if the server states the length, so that a truncated object is noticed."""
-        return self._source.framed
+    def is_framed(self) -> bool:
+        """False if the server does not state where the object ends, so that a truncated one is not noticed."""
+        return self._source.is_framed
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes; 0 at the end.
@@ -125,7 +125,7 @@ class RangedInput(Input):
             raise StorageError("opened before a fork, so this process cannot read it", url=self._url)
         while not self._rest:
             if self._stopped:
-                raise self._stop()
+                raise self._stop_error()
             if self._parts:
                 self._rest = self._take_received()
             elif self._direct is not None or self._has_more():
@@ -296,7 +296,7 @@ class RangedInput(Input):
             self._changed.notify_all()
 
     def _make_part(self) -> _Part:
-        """Return the next range, up to 8 MiB, and advance `_next` behind it."""
+        """Return the next range, up to RANGE_BYTES, and advance `_next` behind it."""
         end, size = self._next + min(self._length, RANGE_BYTES), self._source.size
         part = _Part(self._next, end if size is None else min(end, size))
         self._next, self._length = end, 2 * self._length
@@ -305,9 +305,9 @@ class RangedInput(Input):
     def _has_more(self) -> bool:
         """True if ranges remain that were not requested yet; False if the server ignores ranges."""
         size = self._source.size
-        return self._source.ranged and (size is None or self._next < size)
+        return self._source.has_ranges and (size is None or self._next < size)
 
-    def _stop(self) -> StorageError:
+    def _stop_error(self) -> StorageError:
         """Return the error that reading was stopped."""
         return StorageError("reading was stopped", url=self._url)
 
@@ -315,4 +315,4 @@ class RangedInput(Input):
         """Wait *seconds* before the next attempt. Raises: StorageError if reading is stopped meanwhile."""
         with self._changed:
             if self._changed.wait_for(lambda: self._stopped, seconds):
-                raise self._stop()
+                raise self._stop_error()

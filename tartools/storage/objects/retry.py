@@ -48,9 +48,9 @@ class Timeouts(NamedTuple):
 
 
 def timeouts() -> Timeouts:
-    """Return the timeouts of an attempt: `TARTOOLS_TIMEOUT` seconds (60), and at most 10 to connect.
+    """Return the timeouts of an attempt: `TARTOOLS_TIMEOUT` or IDLE_SECONDS, and up to CONNECT_TIMEOUT to connect.
 
-    Raises: UsageError if that is not a number of seconds.
+    Raises: UsageError if that is not a number of seconds from 0.001 to MAX_SECONDS_SETTING.
     """
     idle = _read_number("TARTOOLS_TIMEOUT", IDLE_SECONDS, MAX_SECONDS_SETTING)
     return Timeouts(min(CONNECT_TIMEOUT, idle), idle)
@@ -61,22 +61,22 @@ def read_setting(name: str, default: int, max_value: int) -> int:
 
     Raises: UsageError for any other value.
     """
-    return int(_read_number(name, default, max_value, whole=True))
+    return int(_read_number(name, default, max_value, is_integer=True))
 
 
-def _read_number(name: str, default: float, max_value: float, *, whole: bool = False) -> float:
+def _read_number(name: str, default: float, max_value: float, *, is_integer: bool = False) -> float:
     """Return the number in the environment variable *name*; *default* if it is not set or empty.
 
-    Raises: UsageError unless it is from 0.001 (if *whole*: a whole number from 1) to *max_value*.
+    Raises: UsageError unless it is from 0.001 (if *is_integer*: a whole number from 1) to *max_value*.
     """
     text = os.environ.get(name, "")
     if not text:
         return default
     try:
-        number = float(int(text) if whole else text)
+        number = float(int(text) if is_integer else text)
     except ValueError:
         number = 0
-    min_value = 1 if whole else 0.001
+    min_value = 1 if is_integer else 0.001
     if not min_value <= number <= max_value:
         raise UsageError(f"{name} is a number from {min_value} to {max_value:g}, not {text!r}")
     return number
@@ -85,8 +85,9 @@ def _read_number(name: str, default: float, max_value: float, *, whole: bool = F
 class Attempts:
     """Counts the attempts at one piece of work for *url*, and says how long to wait before the next one.
 
-    *position*: returns the byte of the object that comes next; after 256 KiB of progress attempts are counted from 0
-    again.
+    `position()` returns the byte of the object that comes next; after PROGRESS_BYTES of progress attempts are counted
+    from 0 again. None: each attempt counts. The caller waits as `start` says, makes an attempt, and calls `succeed` or
+    `record_failure`.
     """
 
     def __init__(self, url: str, position: Callable[[], int] | None = None) -> None:
@@ -104,13 +105,13 @@ class Attempts:
         return self._pacer.start()
 
     def succeed(self) -> None:
-        """Note that the attempt has succeeded."""
+        """Record that the attempt has succeeded, for the rate of requests to the server."""
         self._pacer.succeed()
 
     def record_failure(self, error: TransientError) -> float:
         """Return the seconds to wait after an attempt that failed with *error*.
 
-        Raises: StorageError after the last attempt, or if the server asks for more than five minutes.
+        Raises: StorageError after the last attempt, or if the server asks for more than MAX_RETRY_AFTER seconds.
         """
         offset = self._position() if self._position else None
         if offset is not None:

@@ -80,7 +80,7 @@ class _Connection(NamedTuple):
 
 @functools.cache
 def _connection_of(process: int) -> _Connection:
-    """Return the client of *process*, made once, with settings and credentials of the environment.
+    """Return the client of the process with the pid *process*, made once, set up by the environment.
 
     Raises: StorageError if the trusted certificates can't be read; errors of botocore.
     """

@@ -85,7 +85,7 @@ def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
 
 
 class _RangeBody(Body):
-    """The bytes *begin* to *end* (exclusive) of the open file *handle*, requested ahead, up to 64 requests at once.
+    """The bytes *begin* to *end* (exclusive) of the open file *handle*, requested ahead by several requests at once.
 
     *session*: the connection; *url* is for messages. It ends early if the file has become shorter.
     """
@@ -102,7 +102,7 @@ class _RangeBody(Body):
         self._request_ahead()
 
     def _request_ahead(self) -> None:
-        """Send requests until 64 are in flight, or all bytes are requested."""
+        """Send requests until MAX_REQUESTS_IN_FLIGHT are in flight, or all bytes are requested."""
         while len(self._requests) < client.MAX_REQUESTS_IN_FLIGHT and self._next < self._end:
             end = min(self._next + client.REQUEST_BYTES, self._end)
             self._requests.append((self._request(self._next, end), self._next, end))
@@ -138,16 +138,16 @@ class _RangeBody(Body):
         data = bytearray(max_bytes)
         return bytes(memoryview(data)[: self.readinto(memoryview(data))])
 
-    def readinto(self, room: memoryview, /) -> int:
-        """Fill *room*; return the number of bytes, fewer only at the end. Raises: TransientError; StorageError."""
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill *buffer*; return the number of bytes, fewer only at the end. Raises: TransientError; StorageError."""
         count = 0
         with _translate_errors(self._url):
-            while count < len(room) and (self._chunk or self._requests):
+            while count < len(buffer) and (self._chunk or self._requests):
                 if not self._chunk:
                     self._receive()
                     continue
-                data = self._chunk[: len(room) - count]
-                room[count : count + len(data)] = data
+                data = self._chunk[: len(buffer) - count]
+                buffer[count : count + len(data)] = data
                 count += len(data)
                 self._chunk = self._chunk[len(data) :]
         return count
@@ -236,7 +236,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
         for name, about in _files(client.session_of(server), folder, path, flat):
             url = prefix + os.fsdecode(name[len(path) :].replace(b"%", b"%25"))
             entries.append(ListedObject(url, about.size, about.modified, _version(about)))
-    return Page(entries, "", ordered=False)
+    return Page(entries, "", is_sorted=False)
 
 
 def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterator[tuple[bytes, Attributes]]:

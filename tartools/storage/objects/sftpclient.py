@@ -277,10 +277,10 @@ class Session:
     def _receive_bytes(self, count: int, seconds: float) -> bytearray:
         """Receive *count* bytes, which come at most *seconds* apart."""
         data = bytearray(count)
-        room = memoryview(data)
-        while room.nbytes:
+        buffer = memoryview(data)
+        while buffer.nbytes:
             try:
-                received = self._socket.recv_into(room)
+                received = self._socket.recv_into(buffer)
             except BlockingIOError:
                 if not self._wait(select.POLLIN, seconds):
                     raise self._fail(f"no byte came for {seconds:g} seconds", True, 0.0) from None
@@ -289,7 +289,7 @@ class Session:
                 received = 0
             if not received:
                 raise self._fail("the connection was dropped", True)
-            room = room[received:]
+            buffer = buffer[received:]
         return data
 
     def _send(self, data: bytes, seconds: float) -> None:

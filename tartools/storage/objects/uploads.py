@@ -74,7 +74,8 @@ class Target(Protocol):
 class Upload:
     """An output that makes an object in a store by the requests of *target*; it is its own sink.
 
-    Holds: one part more than the target has workers, of 16 MiB each (32 MiB beyond 8.4 GB).
+    Holds: one part more than the target has workers, of MIN_PART_BYTES each, twice as many from part LARGE_PARTS_FROM
+    on.
     """
 
     def __init__(self, target: Target) -> None:
@@ -124,7 +125,7 @@ class Upload:
         self._threads.close()
 
     def abort(self) -> None:
-        """Stop sending, and drop the sent parts. Takes up to 15 seconds if the store does not respond.
+        """Stop sending, and drop the sent parts. Takes up to ABORT_SECONDS if the store does not respond.
 
         Does nothing after `commit`, and in a fork of the process that made it.
         """
@@ -154,7 +155,7 @@ class Upload:
         return None
 
     def _send_part(self) -> None:
-        """Send the full part when a worker is free, and begin the next one. Raises: StorageError after 10,000 parts."""
+        """Send the full part when a worker is free, and begin the next one. Raises: StorageError after MAX_PARTS."""
         if self._number == MAX_PARTS:
             raise StorageError(f"an object can't have more than {self._offset} bytes", url=self._target.url)
         number, offset, data = self._number, self._offset, self._part
