@@ -50,7 +50,7 @@ def list_processes() -> list[Process]:
 def environment_of(number: int) -> list[bytes]:
     """Return the environment at the start of the process with pid *number*, as a list of b"NAME=VALUE".
 
-    Empty if it has ended or belongs to another user.
+    Empty if it has ended or belongs to another user, and without /proc (macOS).
     """
     try:
         with open(f"/proc/{number}/environ", "rb", buffering=0) as file:

@@ -362,7 +362,10 @@ class SplitInput(Input):
         return 0
 
     def _next_part(self) -> None:
-        """Close the part that has ended, and open the next one, if there is one."""
+        """Close the part that has ended, and open the next one, if there is one.
+
+        Raises: StorageError if the part may be truncated, the next can't be opened, or `cancel` was called.
+        """
         assert self._stream is not None
         number = len(self._sizes)
         if number + 1 < len(self._parts):

@@ -53,7 +53,11 @@ class FieldCollation:
         self.function, self.names, self.argument = function, tuple(names), argument
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Return the batch that the function makes of *samples*."""
+        """Return the batch that the function makes of *samples*.
+
+        Raises: UnequalBatchError, with field and shapes, if they do not fit into one batch; other errors of the
+        function.
+        """
         try:
             return self.function(samples)
         except Exception:  # torch, webdataset and numpy have many

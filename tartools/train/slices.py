@@ -333,7 +333,8 @@ class SliceReader:
     def _batches(self, url: str, resolved: ShardSlice, account: Account) -> Generator[Batch, None, None]:
         """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows.
 
-        Sets `_plain`: True if reading can begin at any sample of the shard. *account*: counts bytes read.
+        Sets `_plain`: True if reading can begin at any sample of the shard. *account*: counts bytes read. Raises:
+        UsageError if keys end at the last dot, and *url* is a table; errors of reading.
         """
         begin = resolved.begin
         if resolved.rows:

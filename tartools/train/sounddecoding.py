@@ -93,7 +93,10 @@ class Sound(Clip):
         return max(round((self.seconds or 0) * rate), 1)
 
     def _frames(self, file: IO[bytes], size: int, seed: int | None) -> tuple[np.ndarray[Any, Any], int]:
-        """Return (frames, rate) of the part of *file* of *size* bytes, as stored: an array [frames, channels]."""
+        """Return (frames, rate) of the part of *file* of *size* bytes, as stored: float32, [frames, channels].
+
+        Raises: SampleError if it can't be decoded.
+        """
         try:
             with open_sound(file, size) as sound:
                 begin, count = 0, sound.frames

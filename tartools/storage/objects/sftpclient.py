@@ -165,7 +165,7 @@ class Session:
         self.extensions = self._greet()
 
     def _greet(self) -> Mapping[bytes, bytes]:
-        """Exchange versions; return the extensions of the server by name."""
+        """Exchange versions; return the extensions of the server by name. Raises: ConnectionFailedError."""
         limits = timeouts()
         with suppress(OSError):  # ssh has ended; what it has written says why
             self._socket.send(struct.pack(">IBI", 5, INIT, 3))
@@ -268,14 +268,14 @@ class Session:
             self._replies[number] = packet
 
     def _receive(self, seconds: float) -> Packet:
-        """Return the next packet, whose bytes come at most *seconds* apart."""
+        """Return the next packet, whose bytes come at most *seconds* apart. Raises: ConnectionFailedError."""
         size, kind = struct.unpack(">IB", self._receive_bytes(5, seconds))
         if not 1 <= size <= MAX_PACKET_BYTES:
             raise self._fail("the server does not speak SFTP (does its shell print something at the start?)", False)
         return Packet(kind, memoryview(self._receive_bytes(size - 1, seconds)))
 
     def _receive_bytes(self, count: int, seconds: float) -> bytearray:
-        """Receive *count* bytes, which come at most *seconds* apart."""
+        """Receive *count* bytes, which come at most *seconds* apart. Raises: ConnectionFailedError."""
         data = bytearray(count)
         buffer = memoryview(data)
         while buffer.nbytes:
@@ -295,7 +295,7 @@ class Session:
     def _send(self, data: bytes, seconds: float) -> None:
         """Send *data*; meanwhile receive replies, if no other thread does: the server may wait for us to read.
 
-        *seconds*: how long the server may take nothing.
+        *seconds*: how long the server may take nothing. Raises: ConnectionFailedError.
         """
         remaining = memoryview(data)
         while remaining.nbytes:
