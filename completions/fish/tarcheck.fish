@@ -23,7 +23,7 @@ complete -c tarcheck -s o -l output -r -F -d 'File or URL for --fix; with %06d o
 complete -c tarcheck -l drop-duplicates -d 'With --fix, keep the first of samples with one key, and of equal fields.'
 complete -c tarcheck -l force -d 'Replace outputs that already exist. Environment: TARTOOLS_FORCE.'
 complete -c tarcheck -l sums -r -F -d 'Write the SHA-256 of each output to FILE, for sha256sum -c.'
-complete -c tarcheck -s p -l parallel -x -d 'Number of workers. Default: one per core, up to 4.'
+complete -c tarcheck -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: one per core, up to 8.'
 complete -c tarcheck -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'
 complete -c tarcheck -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarcheck -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

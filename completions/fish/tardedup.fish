@@ -20,7 +20,7 @@ complete -c tardedup -l keep-uncompared -d 'Keep samples that can\'t be compared
 complete -c tardedup -l rest -r -F -d 'Write the samples left out to this file or URL.'
 complete -c tardedup -l report -r -F -d 'List the samples left out, each with the one it duplicates, as TSV.'
 complete -c tardedup -l html -r -F -d 'Write a page of pairs for a browser: one file.'
-complete -c tardedup -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
+complete -c tardedup -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: one per core, up to 8.'
 complete -c tardedup -s M -l memory -x -d 'Memory for samples held back, such as 64M or 1e9. Default: 256M.'
 complete -c tardedup -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tardedup -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'

@@ -14,7 +14,7 @@ end
 complete -c tarfirst -s f -l fields -x -a '(__tartools_fields)' -d 'Field to write: jpg, or \'jpg;png\' for the first that exists.'
 complete -c tarfirst -s S -l select -x -d 'Only samples for which EXPR is true, such as \'int(cls) == 3\'.'
 complete -c tarfirst -s k -l key -x -d 'Only the sample with this key.'
-complete -c tarfirst -s i -l index -x -d 'Only sample number N, counted from 0.'
+complete -c tarfirst -l index -x -d 'Only sample number N, counted from 0.'
 complete -c tarfirst -l verbatim -d 'Match field names by exact case, and keep the final newline of values.'
 complete -c tarfirst -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarfirst -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

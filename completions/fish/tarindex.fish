@@ -21,7 +21,7 @@ complete -c tarindex -l decode -d 'Decode pictures (and sounds), to find broken 
 complete -c tarindex -l hash -x -a '(__tartools_fields)' -d 'A column of digests, to find equal payloads.'
 complete -c tarindex -l dhash -x -a '(__tartools_fields)' -d 'Columns of hashes and colours, to find similar pictures.'
 complete -c tarindex -l update -x -d 'Copy the rows of the table OLD for unchanged shards.'
-complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: 0.'
+complete -c tarindex -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: one per core, up to 8.'
 complete -c tarindex -l tmpdir -x -a '(__fish_complete_directories)' -d 'Directory for temporary files. Default: $TMPDIR, else /tmp.'
 complete -c tarindex -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarindex -s 0 -l null -d 'Names in -T files end with NUL, not newline.'

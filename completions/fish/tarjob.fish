@@ -1,5 +1,5 @@
 # Made by python -m tartools.commands._manual.
-complete -c tarjob -s s -l spec -x -d 'Items: \'{000..147}\', or a wildcard such as \'in-*.tar\'.'
+complete -c tarjob -l spec -x -d 'Items: \'{000..147}\', or a wildcard such as \'in-*.tar\'.'
 complete -c tarjob -s T -l files-from -r -F -d 'Read more items from FILE, one per line.'
 complete -c tarjob -s 0 -l null -d 'Items in -T files end with NUL, not newline.'
 complete -c tarjob -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'
@@ -10,7 +10,7 @@ complete -c tarjob -l retries -x -d 'Retry a failed item up to N times. Default:
 complete -c tarjob -l timeout -x -d 'Kill a command that takes longer; its item fails. At least 0.001.'
 complete -c tarjob -l fail-fast -d 'Start no more items after the first failure.'
 complete -c tarjob -l log -r -F -d 'Append the outcome of each item to FILE, as lines of JSON.'
-complete -c tarjob -s p -s j -l parallel -l jobs -x -d 'Items at a time; 0 means one per core. Default: cores / -p of COMMAND.'
+complete -c tarjob -s p -s j -l parallel -l jobs -x -d 'Items at a time; 0 means one per core. Default: cores / -p of COMMAND, up to 8.'
 complete -c tarjob -l engine -x -a 'local ray' -d 'This machine, or Ray. Default: ray with --address, --cpus or RAY_ADDRESS; else local.'
 complete -c tarjob -l address -x -d 'Address of the Ray cluster, as for ray.init.'
 complete -c tarjob -l cpus -x -d 'Cores that an item needs on Ray. At least 0.001. Default: -p of COMMAND.'

@@ -15,7 +15,7 @@ complete -c tarstat -l classes -x -a '(__tartools_fields)' -d 'Count the values 
 complete -c tarstat -l hours -d 'Add up the hours of sounds and videos.'
 complete -c tarstat -l decode -d 'Decode all pictures, to find broken ones.'
 complete -c tarstat -l json -d 'Print one JSON object.'
-complete -c tarstat -s p -l parallel -x -d 'Number of workers. Default: one per core, up to 4.'
+complete -c tarstat -s p -l parallel -x -d 'Number of workers; 0 means one per core. Default: one per core, up to 8.'
 complete -c tarstat -s T -l files-from -r -F -d 'Read more shard names from FILE, one per line.'
 complete -c tarstat -s 0 -l null -d 'Names in -T files end with NUL, not newline.'
 complete -c tarstat -l allow-pipe -d 'Trust a list or plan that names commands (pipe:) or fifos or, on a server, local files and other servers.'

@@ -35,4 +35,5 @@ from tartools.cli.options import Verbatim as Verbatim
 from tartools.cli.options import Workers as Workers
 from tartools.cli.options import check_outputs as check_outputs
 from tartools.cli.options import count_workers as count_workers
+from tartools.cli.options import implicit_workers as implicit_workers
 from tartools.errors import byte_size as byte_size

@@ -20,11 +20,25 @@ if TYPE_CHECKING:
     from tartools.storage.checksums import OutputSums
 
 
-def count_workers(parallel: int) -> int:
-    """Return the number of workers for -p *parallel*: 0 stands for one per core that this process may use."""
+MAX_DEFAULT_WORKERS = 8  # workers without -p, as in sort(1)
+MAX_IMPLICIT_WORKERS = 4  # workers of commands without an option -p: more would wait for this process
+
+
+def count_workers(parallel: int | None = None) -> int:
+    """Return the number of workers for -p *parallel*: 0 is one per core that this process may use; None the default.
+
+    The default of all commands is one per core, up to 8. Three declare another one: tarproc 1, as xargs -P, since CMD
+    may have threads of its own; tarcat one shard after the other; tarpcat 4, since it waits for servers and commands.
+    """
     if parallel:
         return parallel
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if parallel == 0 else min(cores, MAX_DEFAULT_WORKERS)
+
+
+def implicit_workers() -> int:
+    """Return the number of worker processes for a command that has no -p: one per core, up to 4."""
+    return min(count_workers(), MAX_IMPLICIT_WORKERS)
 
 
 AllowPipe = Annotated[
@@ -180,7 +194,15 @@ Memory = Annotated[
     Option("-M --memory BYTES", "Memory for samples held back, such as 64M or 1e9.", parser=byte_size, default="256M"),
 ]
 Parallel = Annotated[int, Option("-p --parallel N", "Number of workers; 0 means one per core.", minimum=0)]
-Workers = Annotated[int, Option("-p --parallel N", "Number of workers.", minimum=0, default="one per core, up to 4")]
+Workers = Annotated[
+    int | None,
+    Option(
+        "-p --parallel N",
+        "Number of workers; 0 means one per core.",
+        minimum=0,
+        default=f"one per core, up to {MAX_DEFAULT_WORKERS}",
+    ),
+]
 TmpDir = Annotated[str | None, Option("--tmpdir DIR", "Directory for temporary files.", default="$TMPDIR, else /tmp")]
 Verbatim = Annotated[
     bool, Option("--verbatim", "Match field names by exact case, and keep the final newline of values.")
@@ -188,9 +210,9 @@ Verbatim = Annotated[
 
 
 class ResourceOptions(Group):
-    """Options for resources: parallel (workers; 0: one per core, up to 4), memory (bytes), tmpdir (temporary files)."""
+    """Options for resources: parallel (workers, as `count_workers` takes it), memory (bytes), tmpdir (directory)."""
 
-    parallel: Workers = 0
+    parallel: Workers = None
     memory: Memory = 256 << 20
     tmpdir: TmpDir = None
 

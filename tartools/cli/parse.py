@@ -11,12 +11,49 @@ from typing import Any
 
 from tartools.cli.declare import REQUIRED, Declared
 
-# a letter of head, sort, make or grep, which people type here -> the options with that meaning, the best one first
-LETTERS_ELSEWHERE = {
-    "-e": ("--select",),
+# letter -> the long options that it stands for in our commands; several only for letters of the package tarproc
+LETTERS = {
+    "-0": ("--null",),
+    "-C": ("--directory",),
+    "-M": ("--memory",),
+    "-S": ("--select", "--sort-type", "--subdirs"),
+    "-T": ("--files-from",),
+    "-c": ("--count", "--command"),
+    "-e": ("--errors",),
+    "-f": ("--fields",),
+    "-i": ("--interactive",),
     "-j": ("--parallel",),
-    "-k": ("--sort-key",),
-    "-n": ("--count", "--sort-type"),
+    "-k": ("--key",),
+    "-l": ("--long",),
+    "-n": ("--samples",),
+    "-o": ("--output",),
+    "-p": ("--parallel",),
+    "-q": ("--quiet",),
+    "-r": ("--reverse",),
+    "-s": ("--sort-key", "--size", "--script"),
+    "-u": ("--unique",),
+    "-v": ("--verbose",),
+    "-x": ("--exclude",),
+    "-z": ("--gzip",),
+}
+# letter -> options that people mean by it, the best one first: it has such a meaning in head, sort, split, make, grep,
+# xargs or tar, or in other commands of ours
+LETTERS_ELSEWHERE = {
+    "-P": ("--parallel",),
+    "-R": ("--sort-type",),
+    "-V": ("--version",),
+    "-b": ("--size",),
+    "-e": ("--select",),
+    "-f": ("--equal", "--classes"),
+    "-i": ("--index",),
+    "-k": ("--sort-key", "--key-column"),
+    "-l": ("--samples",),
+    "-n": ("--count", "--sort-type", "--dry-run"),
+    "-o": ("--html",),
+    "-p": ("--workers",),
+    "-s": ("--spec",),
+    "-u": ("--drop-duplicates", "--update"),
+    "-x": ("--exclude-files",),
 }
 MIN_SIMILARITY = 0.7  # of 1: equal names
 # values of environment variables
@@ -52,7 +89,8 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     try:
         occurrences, words = _split_arguments(arguments, options_by_name, interspersed)
     except UnknownOptionError as error:
-        if len(error.word) > len("-r") and any(option.option.behind for option in declarations):
+        is_word = len(error.word) > len("-r") and not error.word[2:].isdigit()  # -resize, but not -n5
+        if is_word and any(option.option.behind for option in declarations):
             what = f"No such option: {error.word} (write a COMMAND with options after --, or in quotes after -c)"
             raise ValueError(what) from None
         raise
@@ -124,30 +162,46 @@ def _split_arguments(
 
 
 def _find_option(options_by_name: Mapping[str, Declared], name: str, word: str = "") -> Declared:
-    """Return the option called *name*. Raises: UnknownOptionError, with *word* and similar names.
+    """Return the option called *name*. Raises: UnknownOptionError, with *word*, and the options that may be meant.
 
-    *word*: the argument, if *name* is one of several letters in it.
+    *word*: the argument, if *name* is one of the letters in it.
     """
     if name in options_by_name:
         return options_by_name[name]
+    if len(name) == len("-c"):
+        raise UnknownOptionError(f"No such option: {name}{_letter_hint(options_by_name, name)}", word)
     possible = similar_names(
         name, [spelling for spelling, option in options_by_name.items() if spelling in option.names]
     )
-    elsewhere = next((option for option in LETTERS_ELSEWHERE.get(name, ()) if option in options_by_name), None)
-    if elsewhere:
-        possible = [_spelling(options_by_name[elsewhere])]
     what = f"No such option: {name}" + (f" (Possible options: {', '.join(possible)})" if possible else "")
     raise UnknownOptionError(what, word)
 
 
+def _letter_hint(options_by_name: Mapping[str, Declared], letter: str) -> str:
+    """Return the end of the message that a command has no *letter*: the option that has its meaning here, or elsewhere.
+
+    "" if no command has the letter, and none here has a meaning that it has in other programs.
+
+    >>> from tartools.commands import load
+    >>> options = {name: one for one in load("tarshow").parameters.values() for name in one.names}
+    >>> _letter_hint(options, "-n"), _letter_hint(options, "-k"), _letter_hint(options, "-b")
+    ('; here it is -c --count N', '; elsewhere it is --key, and there is no such option here', '')
+    """
+    ours = LETTERS.get(letter, ())
+    for name in (*ours, *LETTERS_ELSEWHERE.get(letter, ())):
+        if (option := options_by_name.get(name)) and name in option.names:  # no alias
+            return f"; here it is {_spelling(option)}"
+    return f"; elsewhere it is {' or '.join(ours)}, and there is no such option here" if ours else ""
+
+
 def _spelling(option: Declared) -> str:
-    """Return the names of *option*, separated by blanks, as help shows them.
+    """Return the names of *option* and its placeholder, separated by blanks, as help shows them.
 
     >>> from tartools.commands import load
     >>> _spelling(next(one for one in load("tarcat").parameters.values() if "--count" in one.names))
-    '-c --count'
+    '-c --count N'
     """
-    return " ".join(option.names)
+    return " ".join((*option.names, option.metavar)).rstrip()
 
 
 def _take_value(option: Declared, name: str, remaining: list[str]) -> str:

@@ -107,7 +107,7 @@ def cat(
     in_turns = parallel is None and not ahead.unordered
     need = Need.PLACES if in_turns and is_plain_copy else Need.PAYLOADS
     reading = Reading(source.strictness, need, ahead.tmpdir, sums=sums, last_dot=choice.dots == "last")
-    workers = cli.count_workers(parallel or 0)
+    workers = cli.count_workers(parallel)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
         """Return the batches of each shard, read ahead.
@@ -120,7 +120,7 @@ def cat(
             return iter([prefetch.merge_shards(urls, account, reading, workers)])
         return prefetch.read_ahead(urls, account, reading, workers, ahead.memory)
 
-    data = DataSet(urls, account, reading, cli.count_workers(0), None if in_turns else shards_ahead)
+    data = DataSet(urls, account, reading, cli.implicit_workers(), None if in_turns else shards_ahead)
     dots = choice.dots if choice.dots == "last" else None
     new = {"-f": field_choice.fields, "-x": field_choice.exclude, "--rekey": choice.rekey, "--dots last": dots}
     run = data.to([output.url], output.force, output.gzip, new, output.checksums)

@@ -76,7 +76,7 @@ tarsplit --parts train:0.9,val:0.1 --stratify cls shapes.tar -o '{part}/{shard:0
 # 9. Run a command on every sample, on all cores; the files it leaves are the new sample
 tarproc -p 0 -c 'echo $(wc -c < sample.jpg) > sample.bytes' 'train-*.tar' -o sized.tar
 # 10. The same for many shards, resumed after an interruption; then a table of all samples
-tarjob -s 'train-*.tar' --log log.jsonl -- tarproc -c 'rm sample.cls' {} -o small/{/}
+tarjob --spec 'train-*.tar' --log log.jsonl -- tarproc -c 'rm sample.cls' {} -o small/{/}
 tarindex -f cls 'train-*.tar' -o train.parquet
 ```
 

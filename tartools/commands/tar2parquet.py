@@ -26,7 +26,7 @@ Examples:
   Name pictures and labels like many data sets on Hugging Face:
     tar2parquet -f 'image=jpg;png label=cls' train.tar -o train.parquet
   Make one file for each shard, four at a time:
-    tarjob -p 4 -s '{000..147}' -- tar2parquet train-{}.tar \
+    tarjob -p 4 --spec '{000..147}' -- tar2parquet train-{}.tar \
       -o train-{}.parquet
 """
 

@@ -18,7 +18,8 @@ Examples:
     tar2tfrecord -f 'image/encoded=jpg image/class/label=cls' train.tar \
       -o train.tfrecord
   Make ten files from ten shards, four at a time:
-    tarjob -p 4 -s '{0..9}' -- tar2tfrecord train-{}.tar -o train-{}.tfrecord
+    tarjob -p 4 --spec '{0..9}' -- tar2tfrecord train-{}.tar \
+      -o train-{}.tfrecord
 """
 
 from collections.abc import Iterator

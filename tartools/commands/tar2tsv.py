@@ -44,7 +44,7 @@ from tartools.formats import packed, textwrite
 from tartools.samples.account import Account, Phase
 from tartools.samples.values import INDEX_NAME
 from tartools.shards.reading import Reading, close_at_end
-from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
+from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.storage.outputformats import CSV, JSON_LINES, TSV
 from tartools.tables.listed import column_names
 
@@ -107,7 +107,7 @@ def tar2tsv(
     listed = () if table.verbatim else column_names(columns)
     one_by_one = first is not None or any(INDEX_NAME in column.choices for column in columns)
     reading = Reading(source.strictness, columns=listed, uniform=not one_by_one)
-    max_workers = 1 if one_by_one else min(cli.count_workers(0), DEFAULT_WORKERS)
+    max_workers = 1 if one_by_one else cli.implicit_workers()
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
         """Yield the rows of the batches of *task*, encoded; its result is which columns were empty."""

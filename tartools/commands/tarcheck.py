@@ -102,7 +102,6 @@ from tartools.commands._report import print_facts
 from tartools.errors import StorageError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.shards.reading import Reading, ShardPolicy
-from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.show import checkreport
 from tartools.stages import select
 from tartools.stages.checking.across import compare_fields, note_shard_sizes, note_size_outliers
@@ -211,7 +210,7 @@ def tarcheck(
         raise UsageError("--dots last is for shards, and this is a table: name the shards that it lists", url=url)
     places = destinations(repair.output, repair.force, shards, repair.checksums) if repair.output else None
     # workers compare keys where a large shard is cut, and these are the keys up to the first dot
-    max_workers = 1 if last_dot else resources.parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
+    max_workers = 1 if last_dot else cli.count_workers(resources.parallel)
     checking = Checking(shards, account, options.decode, max_workers, reader)
     sort = partial(external_sort, memory=resources.memory, tmpdir=resources.tmpdir)
     doings = actions_of(checking.find_repeats(sort))

@@ -123,14 +123,6 @@ class DedupOutputs(cli.Group):
     page: Annotated[str | None, Option("--html FILE", "Write a page of pairs for a browser: one file.")] = None
 
 
-class DedupResources(cli.Group):
-    """Options for resources: parallel (workers; 0: one per core), memory (bytes), tmpdir (temporary files)."""
-
-    parallel: cli.Parallel = 0
-    memory: cli.Memory = 256 << 20
-    tmpdir: cli.TmpDir = None
-
-
 @cli.command(__doc__)
 def tardedup(
     account: Account,
@@ -138,7 +130,7 @@ def tardedup(
     criteria: DuplicateOptions,
     output: cli.Output,
     extra_outputs: DedupOutputs,
-    resources: DedupResources,
+    resources: cli.ResourceOptions,
 ) -> None:
     """Find duplicates among the samples of *source*, write the other samples to *output*, and the reports.
 

@@ -67,7 +67,6 @@ from tartools.samples.account import Account
 from tartools.samples.sortkeys import text_of_key
 from tartools.shards.dataset import DataSet
 from tartools.shards.reading import Reading, check_shards
-from tartools.shards.workers import DEFAULT_WORKERS
 from tartools.stages import comparing
 from tartools.stages.comparing import (
     ADDED,
@@ -117,7 +116,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
 
     With --digest print the digest of one data set, and return 0. Raises: TarToolsError; its status is 2.
     """
-    max_workers = resources.parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
+    max_workers = cli.count_workers(resources.parallel)
     reading = Reading(source.strictness, tmpdir=resources.tmpdir)
     check_options(options, source)
     if options.digest:

@@ -178,7 +178,7 @@ def tarfilter(
     cli.check_outputs({"-o": output.url, "--rest": rest}, output.force, [*urls, *filter(None, [conditions.keys])])
     columns = sample_filter.columns()
     reading = Reading(source.strictness, sample_filter.need, tmpdir, columns)
-    run = DataSet(urls, account, reading, cli.count_workers(0)).to(
+    run = DataSet(urls, account, reading, cli.implicit_workers()).to(
         [output.url, rest], output.force, output.gzip, sums=output.checksums
     )
     run.select(sample_filter.flags, sample_filter.flags_of_keys if sample_filter.is_by_key else None)

@@ -4,7 +4,7 @@ Finds the first sample that meets all conditions and writes one of its fields to
 -f, or its first member. Then it stops reading. If no sample matches, the exit status is 1. A terminal gets
 text only.
 
-If all inputs are tables of tarindex (*.parquet), -k and -i search the tables, and only the selected samples are
+If all inputs are tables of tarindex (*.parquet), -k and --index search the tables, and only the selected samples are
 read from the shards: one request for each, if the shards are on a server.
 
 -S takes an expression in Python's syntax. A name is the text of that field; field('meta.json') is a field whose name
@@ -26,7 +26,7 @@ Examples:
   Print the metadata of one sample:
     tarfirst -k train/n01/a -f json small.tar
   Print the class of sample number 41:
-    tarfirst -i 41 -f cls small.tar
+    tarfirst --index 41 -f cls small.tar
   Fetch one sample of a data set on a server:
     tarfirst -k train/n01/a -f jpg s3://bucket/train.parquet > a.jpg
 """
@@ -60,7 +60,7 @@ class FirstConditions(cli.Group):
       fields: alternative names of the field; None: the first member.
       expression: must be true for the sample (-S).
       key: its key.
-      place: its number, from 0 (-i).
+      place: its number, from 0 (--index).
       verbatim: match case, keep final newlines.
     """
 
@@ -71,7 +71,7 @@ class FirstConditions(cli.Group):
         str | None, Option("-S --select EXPR", "Only samples for which EXPR is true, such as 'int(cls) == 3'.")
     ] = None
     key: Annotated[str | None, Option("-k --key KEY", "Only the sample with this key.")] = None
-    place: Annotated[int | None, Option("-i --index N", "Only sample number N, counted from 0.", minimum=0)] = None
+    place: Annotated[int | None, Option("--index N", "Only sample number N, counted from 0.", minimum=0)] = None
     verbatim: cli.Verbatim = False
 
 

@@ -177,13 +177,13 @@ def tarindex(
     output: TableOutput,
     columns: ColumnOptions,
     old: Annotated[str | None, Option("--update OLD", "Copy the rows of the table OLD for unchanged shards.")] = None,
-    parallel: cli.Parallel = 0,
+    parallel: cli.Workers = None,
     tmpdir: cli.TmpDir = None,
 ) -> None:
     """Write a table of the samples of *source*, or with --for indexes for another tool. Raises: TarToolsError.
 
     *output*: the table or the directory of indexes. *columns*: further columns. *old*: table whose rows are copied for
-    unchanged shards (--update). *parallel*: workers, 0: one per core.
+    unchanged shards (--update). *parallel*: workers, as `cli.count_workers` takes it.
     """
     urls = source.urls()
     reading = Reading(source.strictness, tmpdir=tmpdir)

@@ -1,12 +1,12 @@
 r"""Run a command for each of many shards, on this machine or on a Ray cluster.
 
-Sort 148 shards, each with its own command, as many at a time as there are cores:
+Sort 148 shards, each with its own command, several at a time:
 
-  tarjob -s '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
+  tarjob --spec '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
 
 Recognize the text of the pages in all shards, with a log; run it again to do whatever is missing:
 
-  tarjob -s 'pages-*.tar' --log log.jsonl -- \
+  tarjob --spec 'pages-*.tar' --log log.jsonl -- \
     tarproc -c 'tesseract sample.png sample' {} -o text-{}
 
 COMMAND runs once for each item, with {} replaced by the item. {.} is the item without its last suffix, {/} without its
@@ -31,32 +31,32 @@ process group are killed.
 The log has a line of JSON for each item when the run begins ("status": "waiting"), and another one when the item ends
 ("done" or "failed"). So --summarize also lists what an interrupted run has not done. A new log is readable only by you.
 
--p items run at a time. If COMMAND is one of tartools with -p N, the default is the number of cores divided by N. With
---engine ray, Ray decides: each item requests --cpus cores, by default N. Every node needs tartools, COMMAND, and
-their credentials; tarjob sends none.
+-p items run at a time; -p 0 is one per core, and the default is the same, up to 8. If COMMAND is one of tartools with
+-p N, the default is at most the number of cores divided by N. With --engine ray, Ray decides: each item requests --cpus
+cores, by default N. Every node needs tartools, COMMAND, and their credentials; tarjob sends none.
 
 --only K/N does every N-th item, starting with the K-th, for schedulers that start many jobs. In a Slurm array:
 
   #SBATCH --array=1-8
-  tarjob -s '{000..147}' --only "$SLURM_ARRAY_TASK_ID/8" -- \
+  tarjob --spec '{000..147}' --only "$SLURM_ARRAY_TASK_ID/8" -- \
     tarsort in-{}.tar -o out-{}.tar
 
 In an Indexed Job of Kubernetes, which counts from 0:
 
-  sh -c 'tarjob -s "{000..147}" --only "$((JOB_COMPLETION_INDEX + 1))/8" -- \
-    tarsort in-{}.tar -o out-{}.tar'
+  sh -c 'tarjob --spec "{000..147}" \
+    --only "$((JOB_COMPLETION_INDEX + 1))/8" -- tarsort in-{}.tar -o out-{}.tar'
 
 Examples:
   Sort 148 shards; run it again to do whatever is missing:
-    tarjob -s '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
+    tarjob --spec '{000..147}' -- tarsort in-{}.tar -o out-{}.tar
   Summarize a log: what is done, what failed and why, what is missing:
     tarjob --summarize log.jsonl
   Count the classes of ten shards:
-    tarjob -s '{0..9}' -- tar2tsv --no-header -f cls train-{}.tar | sort |
+    tarjob --spec '{0..9}' -- tar2tsv --no-header -f cls train-{}.tar | sort |
       uniq -c
   Print the commands, for another scheduler:
-    tarjob -s '{000..147}' --dry-run -- tarcat in-{}.tar -o out-{}.tar.zst |
-      parallel
+    tarjob --spec '{000..147}' --dry-run -- tarcat in-{}.tar \
+      -o out-{}.tar.zst | parallel
 """
 
 import os
@@ -85,16 +85,14 @@ class Items(cli.Group):
     """Options for the items to work on.
 
     Attributes:
-      spec: pattern of items, with braces or wildcards (-s).
+      spec: pattern of items, with braces or wildcards (--spec).
       files_from: files with more items, one per line (-T).
       null: items in these end with NUL.
       allow_pipe: items may name commands.
       only: "K/N": part K of N, from 1.
     """
 
-    spec: Annotated[str | None, Option("-s --spec ITEMS", "Items: '{000..147}', or a wildcard such as 'in-*.tar'.")] = (
-        None
-    )
+    spec: Annotated[str | None, Option("--spec ITEMS", "Items: '{000..147}', or a wildcard such as 'in-*.tar'.")] = None
     files_from: Annotated[
         list[str] | None, Option("-T --files-from FILE", "Read more items from FILE, one per line.")
     ] = None
@@ -145,7 +143,7 @@ class Resources(cli.Group):
             "-p -j --parallel --jobs N",
             "Items at a time; 0 means one per core.",
             minimum=0,
-            default="cores / -p of COMMAND",
+            default="cores / -p of COMMAND, up to 8",
         ),
     ] = None
     engine: Annotated[
@@ -234,7 +232,7 @@ def print_report(name: str, account: Account) -> None:
 def require_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
     """Return COMMAND, the *words*. Raises: UsageError if it or the items are missing, or for impossible options."""
     if not items.spec and not items.files_from:
-        raise UsageError("no items given: use -s ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
+        raise UsageError("no items given: use --spec ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
         raise UsageError("no command given: put it after the options, or after --")
     if policy.timeout is not None and policy.timeout > MAX_TIMEOUT_SECONDS:
@@ -289,13 +287,13 @@ def run_todo(
 def concurrent_items(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
     """Return how many of *count* items run at a time.
 
-    *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow. *cores*: cores that each item uses; 0: all;
-    None: one. The limit of open files may reduce the number, with a warning.
+    *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow, up to the default of -p. *cores*: cores
+    that each item uses; 0: all; None: one. The limit of open files may reduce the number, with a warning.
     """
-    workers_per_item = 1 if cores is None else cli.count_workers(cores)
-    item_limit = min(
-        max(1, cli.count_workers(0) // workers_per_item) if jobs is None else cli.count_workers(jobs), count
-    )
+    item_limit = min(cli.count_workers(jobs), count)
+    if jobs is None:
+        workers_per_item = 1 if cores is None else cli.count_workers(cores)
+        item_limit = min(item_limit, max(1, cli.count_workers(0) // workers_per_item))
     allowed = min(item_limit, localjobs.max_commands_at_once())
     if allowed < item_limit:
         account.warn(

@@ -180,7 +180,7 @@ def tarjoin(
         from tartools.shards.dataset import DataSet
 
         places = reading.with_need(Need.PLACES, ("__key__",))
-        run = DataSet(a, account, places, cli.count_workers(0)).to(
+        run = DataSet(a, account, places, cli.implicit_workers()).to(
             [output.url], output.force, output.gzip, sums=output.checksums
         )
 

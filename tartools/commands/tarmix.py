@@ -105,7 +105,7 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, mi
     urls = list(chain.from_iterable(groups))
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.strictness, tmpdir=mixture.tmpdir, sources=len(groups))
-    run = DataSet(urls, account, reading, cli.count_workers(0)).to(
+    run = DataSet(urls, account, reading, cli.implicit_workers()).to(
         [output.url], output.force, output.gzip, {"--rekey": mixture.rekey}, output.checksums
     )
 

@@ -235,7 +235,8 @@ def serve_page(urls: Sequence[str], reading: Reading, service: Service, account:
     rowindex.check_duckdb()
     measured = "all" if service.facts else PICTURE_COLUMNS_ONLY if service.decode else ""
     facts = TextFacts((), measured=measured, decoded=service.decode)
-    with open_server(urls, reading, facts, service.port or 0, cli.count_workers(0), account) as server:
+    workers = cli.implicit_workers(), cli.count_workers(0)
+    with open_server(urls, reading, facts, service.port or 0, workers, account) as server:
         account.warn(f"{several(server.samples, 'sample')}: open this address in a browser; Ctrl-C ends it")
         process.print_now(f"{server.address}\n")
         server.serve_forever()

@@ -54,7 +54,7 @@ from tartools.samples.values import NUMERIC_NAMES, parse_column
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, ShardPolicy, count_samples
-from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, Tasks, gather
+from tartools.shards.workers import ShardTask, Tasks, gather
 from tartools.stages import externalsort, sortrows, sortsamples
 from tartools.stages.samplefiles import Identities, SampleFiles
 from tartools.tar.groups import Need
@@ -122,7 +122,7 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
     urls = source.urls()
     storage.check_output(output.url, output.force, urls)
     reading = Reading(source.strictness, tmpdir=sorting.tmpdir)
-    run = DataSet(urls, account, reading, cli.count_workers(0)).to(
+    run = DataSet(urls, account, reading, cli.implicit_workers()).to(
         [output.url], output.force, output.gzip, sums=output.checksums
     )
     run.sort(CommandSorter(order, urls, account, reading, sorting.memory))
@@ -171,7 +171,7 @@ class CommandSorter(NamedTuple):
         policy = ShardPolicy(ignore_repeated_keys=order.by_key)
         reading = Reading(self.reading.strictness, need, self.reading.tmpdir, policy=policy)
         files = SampleFiles(tmpdir, self.urls)
-        max_workers = 1 if order.by_position else min(cli.count_workers(0), DEFAULT_WORKERS)
+        max_workers = 1 if order.by_position else cli.implicit_workers()
 
         def work(task: ShardTask[Identities]) -> Iterator[bytes]:
             """Yield sort records of the samples of *task*, in blocks of bytes."""

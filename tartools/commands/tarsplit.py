@@ -207,7 +207,7 @@ def tarsplit(
         columns = ["__key__", *column_names(filter(None, [column, group]))] if word else []
         need = Need.PLACES if column is None and group is None else Need.PAYLOADS
         reading = Reading(source.strictness, need, shard_options.tmpdir, columns)
-        data = DataSet(source.urls(), account, reading, cli.count_workers(0))
+        data = DataSet(source.urls(), account, reading, cli.implicit_workers())
         outputs = PartOutputs(
             names, limits, shard_options.even, shard_options.start, shard_options.force, shard_options.gzip
         )

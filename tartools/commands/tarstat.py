@@ -82,7 +82,7 @@ from tartools.samples.account import Account
 from tartools.samples.filetypes import is_picture_field
 from tartools.samples.values import absent_field_error, parse_column
 from tartools.shards.reading import Reading
-from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather
+from tartools.shards.workers import ShardTask, gather
 from tartools.show import sections, statreport
 from tartools.show.statreport import facts_of
 from tartools.stages.statistics import FieldKinds, columns_of_tables, make_class_test, summarize
@@ -108,7 +108,7 @@ class CountOptions(cli.Group):
 
 
 @cli.command(__doc__)
-def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, parallel: cli.Workers = 0) -> None:
+def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, parallel: cli.Workers = None) -> None:
     """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
 
     *count_options*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises:
@@ -135,7 +135,7 @@ def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, p
         task.result = summarize(task.batches, kinds, listed, fields, account)
         return ()
 
-    max_workers = parallel or min(cli.count_workers(0), DEFAULT_WORKERS)
+    max_workers = cli.count_workers(parallel)
     with closing(gather(urls, account, reading, work, max_workers=max_workers, remote=True)) as tasks:
         for task in tasks:
             summary.add(task.result, summary.samples)

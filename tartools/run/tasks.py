@@ -186,7 +186,7 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
         if items.get(task.item, task.item) != task.item:
             raise UsageError(
                 f"{shown(task.item)!r} is an item, and the output of {shown(items[task.item])!r}: "
-                "narrow -s so that it does not match outputs"
+                "narrow --spec so that it does not match outputs"
             )
 
 

@@ -314,14 +314,14 @@ class Pass(ABC, Generic[Item]):
         raise StorageError("the input has changed: it has fewer samples now")
 
     def gather(
-        self, work: "Work[Result]", account: Account, *, max_workers: int, remote: bool = False
+        self, work: "Work[Result]", account: Account, *, max_workers: int | None = None, remote: bool = False
     ) -> "Tasks[Result]":
         """Yield each task of *work* over the samples, in order; read its `output` to the end, then its `result`.
 
         Takes the snapshot first, so that the samples can be read again. Close this generator, or use `workers.outputs`.
-        *max_workers*: limit of worker processes, besides that of the pass. This process does everything as one task if
-        it is below 2, for inputs below 64 MiB, and if the snapshot has copies. *remote*: workers read remote shards,
-        too: only for work without output. *account*: gets reports of members that are no samples.
+        *max_workers*: limit of worker processes; None: that of the pass. This process does everything as one task if it
+        is below 2, for inputs below 64 MiB, and if the snapshot has copies. *remote*: workers read remote shards, too:
+        only for work without output. *account*: gets reports of members that are no samples.
         Raises: StorageError at the end, from a pass over rows that were indexed before, if they have changed.
         """
         from tartools.shards.workers import gather, gather_here
@@ -330,18 +330,16 @@ class Pass(ABC, Generic[Item]):
         if self.snapshot.has_copies:
             yield from gather_here(self.read(account), work)
         else:
-            max_workers = min(self.max_workers, max_workers)
+            max_workers = self.max_workers if max_workers is None else max_workers
             yield from gather(self.urls, account, self.reading, work, max_workers=max_workers, remote=remote)
 
     def gather_counting(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
-        """Yield each task of *work* over the samples, in order, for a reading that reports nothing; up to 4 workers.
+        """Yield each task of *work* over the samples, in order, for a reading that reports nothing.
 
         `work(task)`: reads the samples, returns an iterator of output bytes, and sets `task.result`. Samples are
         counted in an account of the phase "counting", not in that of the pass. `remote`: workers read remote shards,
         too. Read the `output` of each task to the end, then its `result`; close the generator.
         """
-        from tartools.shards.workers import DEFAULT_WORKERS
-
         self.snapshot.take()
         silent = Account(lambda _: None)
         self.account.progress.phase = Phase("counting", account=silent)
@@ -350,13 +348,13 @@ class Pass(ABC, Generic[Item]):
             task.batches = count_samples(task.batches, silent)
             return work(task)
 
-        return self.gather(counting, silent, max_workers=DEFAULT_WORKERS, remote=remote)
+        return self.gather(counting, silent, remote=remote)
 
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return the list of results of *work*, called once with the batches of each part of the inputs, in order.
 
-        A part is what one worker reads: of a large shard some bytes, or several small shards. Up to 4 make the calls.
-        Members that are no samples are not reported.
+        A part is what one worker reads: of a large shard some bytes, or several small shards. Members that are no
+        samples are not reported.
         """
 
         def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:

@@ -191,11 +191,13 @@ class RowPass(Pass[int]):
         for _, labels in self.evaluate(label, of_keys):
             yield Counter(labels)
 
-    def gather(self, work: Work[Result], account: Account, *, max_workers: int, remote: bool = False) -> Tasks[Result]:
+    def gather(
+        self, work: Work[Result], account: Account, *, max_workers: int | None = None, remote: bool = False
+    ) -> Tasks[Result]:
         """Yield each task of *work* over the samples, in order; read its `output` to the end, then its `result`.
 
         `work(task)`: reads the samples, returns an iterator of output bytes, and sets its `result`. `account`: gets
-        reports of members that are no samples. `max_workers`: the most workers, besides the limit of the pass.
+        reports of members that are no samples. `max_workers`: the most workers; None: those of the pass.
         `remote`: they read remote shards, too: only for work without output.
         Raises: StorageError at the end if the rows were indexed before, and the inputs have changed since the snapshot.
         """

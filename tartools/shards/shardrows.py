@@ -18,7 +18,7 @@ from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
 from tartools.samples.values import absent_field_error
 from tartools.shards.reading import Reading, ShardPolicy, check_shards
-from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, gather, outputs
+from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
 from tartools.storage.url import Url
@@ -43,7 +43,7 @@ NOT_IN_FILE = "a table can't list these samples, because they are in no file or 
 class Indexing(NamedTuple):
     """How shards are indexed: read to make a row for each sample.
 
-    `reading`: how they are read. `max_workers`: up to so many workers, and at most 4. `facts`: values and facts of
+    `reading`: how they are read. `max_workers`: up to so many workers. `facts`: values and facts of
     samples that become further columns; none by default.
     """
 
@@ -197,8 +197,7 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
         return rows.pack_rows(task.batches, facts)
 
     reading = indexing.reading._replace(need=Need.FIELDS, policy=ShardPolicy(reject_compressed=True), uniform=True)
-    max_workers = min(indexing.max_workers, DEFAULT_WORKERS)
-    return outputs(gather(urls, account, reading, work, max_workers=max_workers))
+    return outputs(gather(urls, account, reading, work, max_workers=indexing.max_workers))
 
 
 def index_shards(

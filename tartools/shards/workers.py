@@ -43,7 +43,6 @@ from tartools.tables import schema
 from tartools.tar import compression, reader, runs
 from tartools.tar.rescan import Boundary, find_boundary
 
-DEFAULT_WORKERS = 4  # by default; more would wait for this process, which gathers what they make
 PART_BYTES = 32 << 20  # bytes of a part of a shard; for an input of less than two, no worker is started
 # bytes; a file above this has larger parts, since each fork takes 10 ms, and is worth an import
 LARGE_FILE_BYTES = 256 << 20

@@ -17,7 +17,7 @@ from tartools.samples.account import Account
 from tartools.samples.sortkeys import Order
 from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, as_text
 from tartools.shards.passes import Pass, UnsortableRowsError
-from tartools.shards.workers import DEFAULT_WORKERS, ShardTask, outputs
+from tartools.shards.workers import ShardTask, outputs
 from tartools.stages.externalsort import POSITION_SHIFT, external_sort, pack_blocks, resolve_positions, unpack_blocks
 from tartools.stages.sortrecords import RowRecord, choose_equal_values, join_equal_keys, unpack_rows
 from tartools.storage.scratch import scratch_file
@@ -187,7 +187,7 @@ def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Ite
         task.result = next(rows) - begin
 
     silent_account = Account(lambda _: None)  # warnings about the shards were printed when they were indexed
-    tasks = run.gather(work, silent_account, max_workers=1 if order.by_position else DEFAULT_WORKERS)
+    tasks = run.gather(work, silent_account, max_workers=1 if order.by_position else None)
     return unpack_blocks(outputs(tasks, counts))
 
 

@@ -318,10 +318,10 @@ def jobs() -> Work:
     items = "{1..$((2 * P_COUNT))}"
     return Work(
         "job-true",
-        Line("tarjob -j 2", f'tarjob -q -s "{items}" -j 2 -- true'),
+        Line("tarjob -j 2", f'tarjob -q --spec "{items}" -j 2 -- true'),
         (Line("xargs -P2", "seq $((2 * P_COUNT)) | xargs -P2 -n1 true"),),
         (Goal(1.5, "xargs -P2"),),
-        f'tarjob -q -s "{items}" -j 2 --log "$OUT/log" -- true && '
+        f'tarjob -q --spec "{items}" -j 2 --log "$OUT/log" -- true && '
         """test "$(grep -c '"status": "done"' "$OUT/log")" = $((2 * P_COUNT))""",
     )
 

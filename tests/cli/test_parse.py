@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import string
+from collections import defaultdict
 from typing import Annotated, Any
 
 import pytest
@@ -14,7 +17,8 @@ from typer.core import TyperCommand
 
 from tartools.cli import Command, declare
 from tartools.cli.declare import REQUIRED, Declared
-from tartools.cli.parse import LETTERS_ELSEWHERE, parse
+from tartools.cli.options import MAX_DEFAULT_WORKERS, count_workers, implicit_workers
+from tartools.cli.parse import LETTERS, LETTERS_ELSEWHERE, parse
 from tartools.cli.plainpage import plain_text
 from tartools.commands import load, names
 from tests.conftest import ROOT, python
@@ -183,11 +187,11 @@ def same(found: dict[str, Any] | str, values: dict[str, Any] | str) -> bool:
     if said.endswith(" (write a COMMAND with options after --, or in quotes after -c)"):
         letter = typers.removeprefix("No such option: -")  # the word is named, of which Typer names an unknown letter
         return said.startswith(typers) or (len(letter) == 1 and letter in said.split()[3])
-    return said.partition(" (Possible")[0] == typers
+    return re.split(r" \(Possible|; (?:here|elsewhere) it is ", said)[0] == typers
 
 
 def test_a_difference_would_be_seen() -> None:
-    line = ["-s", "a", "tarcat", "-o", "x"]
+    line = ["--spec", "a", "tarcat", "-o", "x"]
     command = COMMANDS["tarjob"]
     assert ours(command, line) == theirs(command, line) == {"spec": "a", "words": ["tarcat", "-o", "x"]}
     assert ours(command, line, interspersed=True) != theirs(command, line)
@@ -251,43 +255,130 @@ sys.exit(str(compiled) if compiled else 0)
     python(program).output()
 
 
+LETTERS_DECLARED: dict[str, set[str]] = defaultdict(set)  # letter -> the long options that it stands for
+for one in (one for command in COMMANDS.values() for one in command.parameters.values()):
+    for letter in (name for name in one.names if not name.startswith("--") and name != "-h"):
+        LETTERS_DECLARED[letter] |= {name for name in one.names if name.startswith("--") and name != "--jobs"}
+ALL_LETTERS = [f"-{letter}" for letter in string.ascii_letters + string.digits]
+
+
 @pytest.mark.parametrize(
-    ("name", "letter", "option"),
+    ("name", "word", "option"),
     [
-        ("tarshow", "-n", "-c --count"),
-        ("tarproc", "-n", "--count"),
-        ("tarsort", "-n", "-S --sort-type"),
-        ("tarsort", "-k", "-s --sort-key"),
-        ("tarindex", "-j", "-p --parallel"),
-        ("tarfilter", "-e", "-S --select"),
+        ("tarshow", "-n", "-c --count N"),
+        ("tarshow", "-n5", "-c --count N"),
+        ("tarproc", "-n", "--count N"),
+        ("tarproc", "-n5", "--count N"),
+        ("tarsort", "-n", "-S --sort-type text|int|float|version|shuffle"),
+        ("tarsort", "-k", "-s --sort-key FIELD"),
+        ("tarjoin", "-k", "--key-column COLUMN"),
+        ("tarcreate", "-k", "--key-column COLUMN"),
+        ("tarfirst", "-i", "--index N"),
+        ("tarjob", "-s", "--spec ITEMS"),
+        ("tarjob", "-n", "--dry-run"),
+        ("tarindex", "-j", "-p --parallel N"),
+        ("tarbench", "-p", "--workers LIST"),
+        ("tarproc", "-P", "-p --parallel N"),
+        ("tarfilter", "-e", "-S --select EXPR"),
+        ("tarsplit", "-b", "-s --size BYTES"),
+        ("tarstat", "-f", "--classes NAMES"),
+        ("tarcheck", "-u", "--drop-duplicates"),
     ],
 )
-def test_a_letter_of_another_program_leads_to_the_option_here(name: str, letter: str, option: str) -> None:
-    with pytest.raises(ValueError, match=rf"^No such option: {letter} \(Possible options: {option}\)$"):
-        parse([letter, "5"], load(name).parameters.values())
+def test_a_letter_of_another_program_leads_to_the_option_here(name: str, word: str, option: str) -> None:
+    assert ours(COMMANDS[name], [word, "5"]) == f"No such option: {word[:2]}; here it is {option}"
 
 
-def test_a_letter_without_a_counterpart_leads_nowhere() -> None:
-    with pytest.raises(ValueError, match=r"^No such option: -k$"):
-        parse(["-k", "5"], load("tarcat").parameters.values())
+def test_a_letter_without_a_counterpart_is_explained() -> None:
+    assert ours(COMMANDS["tarcat"], ["-k", "5"]) == (
+        "No such option: -k; elsewhere it is --key, and there is no such option here"
+    )
+    assert ours(COMMANDS["tarls"], ["-s", "5"]) == (
+        "No such option: -s; elsewhere it is --sort-key or --size or --script, and there is no such option here"
+    )
+    assert ours(COMMANDS["tarcat"], ["-Z"]) == "No such option: -Z"
 
 
-def test_letters_that_are_explained_are_not_taken() -> None:
-    """Each letter of the table helps in some command that lacks it, and its options exist."""
-    every = {name: {spelled for o in load(name).parameters.values() for spelled in o.names} for name in names()}
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_letter_is_an_option_or_is_explained(name: str) -> None:
+    """A letter that some command has is taken here, or leads to an option of this command, or there is none."""
+    options = {spelled: one for one in COMMANDS[name].parameters.values() for spelled in one.names}
+    for letter in ALL_LETTERS:
+        said = ours(COMMANDS[name], [letter, "1"])
+        if letter in options:
+            assert not str(said).startswith("No such option"), letter
+            continue
+        assert isinstance(said, str)
+        refused, _, hint = said.partition("; ")
+        assert refused == f"No such option: {letter}"
+        if hint.startswith("here it is "):
+            option = options[hint.split()[3]]
+            assert hint == f"here it is {' '.join([*option.names, option.metavar]).strip()}"
+        elif letter in LETTERS_DECLARED:
+            assert hint == f"elsewhere it is {' or '.join(LETTERS[letter])}, and there is no such option here"
+            assert LETTERS_DECLARED[letter].isdisjoint(options), letter
+        else:
+            assert hint == "", letter
+
+
+def test_the_letters_that_are_explained_are_those_that_commands_have() -> None:
+    assert {letter: set(long) for letter, long in LETTERS.items()} == LETTERS_DECLARED
+
+
+def test_letters_of_other_programs_are_not_taken() -> None:
+    """Each letter of the table helps in some command that lacks it, for each of its options, and these exist."""
+    helped = {
+        (letter, said.partition("; here it is ")[2])
+        for name in COMMANDS
+        for letter in ALL_LETTERS
+        if "; here it is " in (said := str(ours(COMMANDS[name], [letter, "1"])))
+    }
     for letter, options in LETTERS_ELSEWHERE.items():
         for option in options:
-            assert any(option in spelled and letter not in spelled for spelled in every.values()), (letter, option)
+            assert any(letter == typed and option in hint.split() for typed, hint in helped), (letter, option)
+
+
+def manual_section(title: str) -> str:
+    """Return the plain text of a section of tartools(7)."""
+    text = plain_text((ROOT / "man/man7/tartools.7").read_text(), 1000).partition(f"\n{title}\n")[2]
+    return re.split(r"\n(?=[A-Z])", text)[0]
+
+
+def test_the_manual_has_the_table_of_letters() -> None:
+    rows = re.findall(r"^ +(-\w)(  .*)", manual_section("LETTERS"), re.MULTILINE)
+    listed: dict[str, set[str]] = defaultdict(set)
+    for letter, row in rows:
+        listed[letter] |= {*re.findall(r"--[\w-]+", row)}
+    assert listed == LETTERS_DECLARED | {"-h": set()}
 
 
 def test_the_manual_says_how_many_workers_commands_have() -> None:
-    section = plain_text((ROOT / "man/man7/tartools.7").read_text(), 1000).partition("\nPARALLEL WORK\n")[2]
-    section = section.partition("\n\n")[0]
-    said = {"per core": "tarindex tardedup tarjob", "up to 4": "tarcheck tardiff tarstat", "4": "tarpcat"}
-    assert all(re.search(r"\W+(and )?".join(words.split()), section) for words in said.values())
-    for name in names():
-        for option in load(name).parameters.values():
-            if "--parallel" in option.names:
-                several = any(name in words.split() for words in said.values())
-                default = str(option.option.default or option.default)
-                assert several == (default not in ("1", "one after the other")), (name, default)
+    section = " ".join(manual_section("PARALLEL WORK").split())
+    common = re.search(r"one per core, up to 8, as in sort\(1\): (.*?)\.", section)
+    others = re.search(r"Three commands have another default.*?: (.*?)\.", section)
+    assert common and others
+    defaults = {
+        name: str(option.option.default or option.default)
+        for name in names()
+        for option in load(name).parameters.values()
+        if "--parallel" in option.names
+    }
+    jobs = defaults.pop("tarjob")
+    assert jobs == "cores / -p of COMMAND, up to 8" and f"up to {MAX_DEFAULT_WORKERS}" in jobs
+    shared = {name for name, default in defaults.items() if default == f"one per core, up to {MAX_DEFAULT_WORKERS}"}
+    assert set(re.findall(r"tar\w+", common[1])) == {*shared, "tarjob"}
+    assert {name: default for name, default in defaults.items() if name not in shared} == {
+        "tarcat": "one after the other",
+        "tarpcat": "4",
+        "tarproc": "1",
+    }
+    assert re.findall(r"tar\w+", others[1]) == ["tarproc", "tarcat", "tarpcat"]
+
+
+@pytest.mark.parametrize(("cores", "default", "implicit"), [(1, 1, 1), (3, 3, 3), (8, 8, 4), (64, 8, 4)])
+def test_one_rule_says_how_many_workers(
+    cores: int, default: int, implicit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    assert [count_workers(parallel) for parallel in (None, 0, 1, 20)] == [default, cores, 1, 20]
+    assert implicit_workers() == implicit

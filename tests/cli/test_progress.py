@@ -108,7 +108,7 @@ CLOCK = "tarfirst --progress -k 000099 -f cls clock > /dev/null & "  # what it d
         ("tar2tsv -f cls slow", ""),
         ("tarsplit -n 9 slow -o out", "tarsplit"),
         ("tarshow -f cls --html page.html slow", "tarshow"),
-        ("tarjob -s slow -- cksum", "tarjob"),
+        ("tarjob --spec slow -- cksum", "tarjob"),
         pytest.param("tarcat slow | tarpcat -o out.tar", "tarpcat", marks=exhaustive),
         pytest.param("tarcat slow -o out.tar | cat", "tarcat", marks=exhaustive),
         pytest.param("tarcat slow -o file:out.tar", "tarcat", marks=exhaustive),
@@ -116,7 +116,7 @@ CLOCK = "tarfirst --progress -k 000099 -f cls clock > /dev/null & "  # what it d
         pytest.param("tarcat -q slow -o out.tar", "", marks=exhaustive),
         pytest.param("tarsplit -n 9 slow -o out | cat", "tarsplit", marks=exhaustive),
         pytest.param("tarshow -f cls slow", "", marks=exhaustive),
-        pytest.param("tarjob -s slow -- cksum | cat > out.tar", "tarjob", marks=exhaustive),
+        pytest.param("tarjob --spec slow -- cksum | cat > out.tar", "tarjob", marks=exhaustive),
     ],
 )
 def test_who_draws(line: str, who: str, terminal: Terminal, fed: threading.Event) -> None:
@@ -153,7 +153,7 @@ def test_what_commands_print_stands_above(terminal: Terminal, fed: threading.Eve
     """Those of tarjob by way of tarjob, those of tarproc on their own: nothing draws over it."""
     lines = [b"line 0\r\n", b"line 1\r\n", b"tarjob: 2: ended with status 3: bad\r\n", b"line 3"]
     terminal.start(
-        "tarjob -j 1 -s '{0..3}' -- "
+        "tarjob -j 1 --spec '{0..3}' -- "
         'bash -c \'test {} != 3 || cat slow > /dev/null; test {} != 2 || { echo bad >&2; exit 3; }; printf "line {}";'
         "test {} = 3 || echo'"
     )

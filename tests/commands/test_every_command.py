@@ -56,7 +56,7 @@ COMMANDS = {
     "tarjoin": Case(("--left", "--with", str(Path(__file__).with_name("header.tsv"))), writes_tar=True),
     "tarcreate": Case((), writes_tar=True, content=b"__key__\tcls\na\t1\nb\t2\n", reads="plan"),
     "tarindex": Case(("-o", "-"), reads=""),
-    "tarjob": Case(("-s", "1", "--", "head", "-c{}"), reads=""),
+    "tarjob": Case(("--spec", "1", "--", "head", "-c{}"), reads=""),
     "tarls": Case((), reads=""),
     "tarbench": Case(("--dry-run",), reads=""),
 }

@@ -156,7 +156,21 @@ def contents(folder: Path) -> dict[str, bytes]:
 PROGRAMS = Path(sys.executable).parent
 WITHOUT = ("-e", "inject=fsync:retval=0:when={}")  # the N-th call of each process does nothing
 LAST = {"tarfilte": 4, "tardedup": 4, "tarsplit": 1}  # its number, if it is not 2; tarsplit syncs data in a thread
-COPIES = ("tarjob", "-s", "{0..2}", "-p", "1", "--log", "log", "-o", "out-{}.tar", "--", "tarcat", "in-{}.tar", "-o")
+COPIES = (
+    "tarjob",
+    "--spec",
+    "{0..2}",
+    "-p",
+    "1",
+    "--log",
+    "log",
+    "-o",
+    "out-{}.tar",
+    "--",
+    "tarcat",
+    "in-{}.tar",
+    "-o",
+)
 
 
 def job_words() -> list[str]:

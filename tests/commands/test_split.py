@@ -283,7 +283,7 @@ def test_an_output_is_no_part_of_the_input(run: Run) -> None:
 
 def test_commands_for_each_file_get_the_parts(run: Run) -> None:
     names = cut(WHOLE, "x.tar.part", *LETTERS)
-    run("tarjob", "-s", "x.tar.part*", "-o", "{}.copy", "--", "cp", "{}", "{}.copy")
+    run("tarjob", "--spec", "x.tar.part*", "-o", "{}.copy", "--", "cp", "{}", "{}.copy")
     assert sorted(path.name for path in Path().glob("*.copy")) == [f"{name}.copy" for name in names]
 
 

@@ -74,7 +74,7 @@ def sleepers(mark: Path) -> int:
 @by_turns("number")
 def test_nothing_runs_on(number: signal.Signals, name: str, start: Started, tmp_path: Path) -> None:
     count, words = COMMANDS[name]
-    with start("-v", "--log", "log", "--retries", 3, "-s", "{1..5}", "-j", 2, "--", *words) as process:
+    with start("-v", "--log", "log", "--retries", 3, "--spec", "{1..5}", "-j", 2, "--", *words) as process:
         until(lambda: sleepers(tmp_path) == 2 * count)
         process.send_signal(number)
         said = b"tarjob: 0 of 5 items done\n" if number == signal.SIGINT else b""
@@ -95,7 +95,7 @@ def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
     number: signal.Signals, start: Started, tmp_path: Path
 ) -> None:
     """The first leaves half of its output."""
-    rules = ("-v", "--log", "log", "-o", "out-{}", "-s", 1, "--")
+    rules = ("-v", "--log", "log", "-o", "out-{}", "--spec", 1, "--")
     line = "test -e out-{} && exec sleep 1000; echo half > out-{}; false"
     with start("--retries", 1, *rules, "bash", "-c", line) as process:
         until(lambda: sleepers(tmp_path) == 1)
@@ -111,7 +111,7 @@ def test_a_log_knows_of_tries_that_failed_when_the_next_is_ended(
 
 
 def test_ctrl_c_says_how_to_go_on(start: Started, tmp_path: Path) -> None:
-    rules = ("-j", 1, "--log", "log", "-o", "out-{}", "-s", "{1..5}", "--")
+    rules = ("-j", 1, "--log", "log", "-o", "out-{}", "--spec", "{1..5}", "--")
     with start(*rules, "bash", "-c", "test {} = 1 || exec sleep 1000; echo whole > out-{}") as process:
         until(lambda: sleepers(tmp_path) == 1 and len(records(tmp_path / "log")) == 1)
         process.send_signal(signal.SIGINT)
@@ -128,7 +128,7 @@ def test_ctrl_c_says_how_to_go_on(start: Started, tmp_path: Path) -> None:
 def test_nothing_of_what_takes_too_long_runs_on(name: str, start: Started, tmp_path: Path) -> None:
     """The other item sees what is left of the first, once that is in the log. Daemons are ended at a signal alone."""
     _, words = COMMANDS[name]
-    with start("--timeout", 1, "--log", "log", "-s", 1, "--", *words) as process:
+    with start("--timeout", 1, "--log", "log", "--spec", 1, "--", *words) as process:
         said = process.communicate(timeout=PATIENCE)[1]
     assert said.startswith(b"tarjob: 1: took longer than 1 seconds and was stopped")
     assert process.returncode == 1
@@ -140,7 +140,7 @@ def test_what_starts_more_and_more_is_ended_when_tarjob_is_killed(start: Started
     work = tmp_path / "work"
     work.write_text("#!/bin/bash\ntouch begun-$$\nsetsid ./work &\nexec sleep 0.1\n")
     work.chmod(0o755)
-    with start("-s", 1, "--", "bash", "-c", "./work; sleep 1000 # {}") as process:
+    with start("--spec", 1, "--", "bash", "-c", "./work; sleep 1000 # {}") as process:
         until(lambda: len(list(tmp_path.glob("begun-*"))) > 10)
         process.kill()
         assert process.communicate(timeout=PATIENCE) == (b"", b"")
@@ -152,7 +152,7 @@ def test_commands_have_time_to_clean_up(start: Started, tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.write_text("#!/bin/bash\ntrap 'sleep 0.5; echo clean > cleaned-$1; exit' TERM\nsleep 1000 & wait\n")
     work.chmod(0o755)
-    with start("-s", "{1..2}", "-j", 2, "--", "bash", "-c", "./work {}; true") as process:
+    with start("--spec", "{1..2}", "-j", 2, "--", "bash", "-c", "./work {}; true") as process:
         until(lambda: sleepers(tmp_path) == 2)
         process.terminate()
         assert process.communicate(timeout=PATIENCE) == (b"", b"")
@@ -165,7 +165,7 @@ def test_what_a_command_leaves_in_the_background_ends_with_it(start: Started, tm
     runs = "grep -qs '^State:.[^Z]' /proc/$(cat left)/status"  # one read: it may go at any time
     second = f"for look in $(seq 300); do {runs} || exit 0; sleep .1; done; exit 1"  # what is killed ends a bit later
     with start(
-        "-j", 1, "-s", "{1..2}", "--", "bash", "-c", f"if test {{}} = 1; then {first}; else {second}; fi; true"
+        "-j", 1, "--spec", "{1..2}", "--", "bash", "-c", f"if test {{}} = 1; then {first}; else {second}; fi; true"
     ) as process:
         assert process.communicate(timeout=PATIENCE)[1] == b""
     assert process.returncode == 0
@@ -177,7 +177,7 @@ def test_the_next_run_does_the_rest(start: Started, tmp_path: Path) -> None:
     words = [word.replace("test -e {}", f"test -e {tmp_path}/ready-{{}}") for word in line]
     for n in (1, 2):
         (tmp_path / f"ready-{n}").touch()
-    with start("-v", "-j", 2, "-s", "{1..6}", "--", *words) as process:
+    with start("-v", "-j", 2, "--spec", "{1..6}", "--", *words) as process:
         until(lambda: sleepers(tmp_path) == 2)
         process.kill()
     until(lambda: not alive(tmp_path))
@@ -185,7 +185,7 @@ def test_the_next_run_does_the_rest(start: Started, tmp_path: Path) -> None:
     before = [(tmp_path / f"out-{n}").stat() for n in (1, 2)]
     for n in range(3, 7):
         (tmp_path / f"ready-{n}").touch()
-    with start("-v", "-s", "{1..6}", "--", *words) as process:
+    with start("-v", "--spec", "{1..6}", "--", *words) as process:
         said = process.communicate(timeout=PATIENCE)[1].decode()
     assert said.startswith("tarjob: 6 items: 4 done, 2 already done, 0 failed, ")
     assert [(tmp_path / f"out-{n}").stat() for n in (1, 2)] == before
@@ -197,7 +197,7 @@ def test_a_stdout_that_was_closed(start: Started, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with start(
-        "-j", 2, "-s", "{1..9}", "--", "bash", "-c", "test {} = 1 || sleep 1000; echo", stdout=writing
+        "-j", 2, "--spec", "{1..9}", "--", "bash", "-c", "test {} = 1 || sleep 1000; echo", stdout=writing
     ) as process:
         os.close(writing)
         assert process.communicate(timeout=PATIENCE)[1] == b""
@@ -207,7 +207,7 @@ def test_a_stdout_that_was_closed(start: Started, tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [7, *also(20)])
 def test_two_at_once_leave_whole_outputs(count: int, start: Started, tmp_path: Path) -> None:
     """Who comes too late says so; each output is there once, and whole."""
-    words = ("-s", f"{{1..{count}}}", "--", "tarcat", "in.tar", "-o", "out-{}")
+    words = ("--spec", f"{{1..{count}}}", "--", "tarcat", "in.tar", "-o", "out-{}")
     with start(*words) as one, start(*words) as other:
         said = (one.communicate(timeout=PATIENCE)[1] + other.communicate(timeout=PATIENCE)[1]).decode()
     assert {path.read_bytes() for path in tmp_path.glob("out-*")} == {(tmp_path / "in.tar").read_bytes()}
@@ -217,7 +217,7 @@ def test_two_at_once_leave_whole_outputs(count: int, start: Started, tmp_path: P
 
 
 def test_a_directory_that_is_gone(shell: Run) -> None:
-    done = shell("mkdir gone && cd gone && rmdir ../gone && tarjob -s '{1..2}' -j 1 -- echo", real=True)
+    done = shell("mkdir gone && cd gone && rmdir ../gone && tarjob --spec '{1..2}' -j 1 -- echo", real=True)
     assert (done.status, done.stdout) == (0, b"1\n2\n")
 
 
@@ -226,7 +226,7 @@ def test_a_directory_that_is_gone(shell: Run) -> None:
     [(None, "No such file or directory"), ("#!/bin/bash\necho 'Cannot fork' >&2\nexit 2\n", "sh ended with status 2")],
 )
 @pytest.mark.parametrize(
-    "line", ["tarproc -c true in.tar -o out", "tarproc -s /dev/null in.tar -o out", "tarjob -s 1 -- cat"]
+    "line", ["tarproc -c true in.tar -o out", "tarproc -s /dev/null in.tar -o out", "tarjob --spec 1 -- cat"]
 )
 def test_a_guard_that_does_not_start(sh: str | None, why: str, line: str, run: Run, tmp_path: Path) -> None:
     """Without `sh`, and with one that can start no process."""

@@ -19,7 +19,7 @@ from tests.tiers import also, exhaustive
 
 PAGES = 50
 LINE = (
-    "tarjob -v -s '{0000..%04d}' -- "
+    "tarjob -v --spec '{0000..%04d}' -- "
     "tarproc -p 1 -c 'run-ocr *.png' s3://bucket/scanned-{}.tar -o s3://bucket/ocr-{}.tar"
 )
 RUN_OCR = """#!/bin/sh
@@ -102,10 +102,10 @@ def test_on_a_cluster(s3: S3Site, environment: dict[str, str], shell: Run) -> No
 
 def test_a_remote_wildcard(s3: S3Site, environment: dict[str, str], tarjob: Run, tmp_path: Path) -> None:
     words = ("tarcat", "{}", "-o", "{/.}.copy.tar")
-    done = tarjob("-v", "-s", "s3://bucket/scanned-004[0-2].tar", "--", *words, env=environment)
+    done = tarjob("-v", "--spec", "s3://bucket/scanned-004[0-2].tar", "--", *words, env=environment)
     assert done.status == 0
     assert "tarjob: 3 items: 3 done, 0 failed, " in done.stderr
     copies = [(tmp_path / f"scanned-{page:04d}.copy.tar").read_bytes() for page in range(40, 43)]
     assert copies == [s3.get(f"scanned-{page:04d}.tar") for page in range(40, 43)]
-    said = tarjob("-s", "s3://bucket/none-*.tar", "--", *words, env=environment).failure()
+    said = tarjob("--spec", "s3://bucket/none-*.tar", "--", *words, env=environment).failure()
     assert said.startswith("tarjob: s3://bucket/none-*.tar: ")

@@ -102,7 +102,9 @@ def test_what_is_lost_is_done_again(lost: str, items: int, shards: Path, cluster
     count = 2 if lost == "a node" else 1  # of items
     write = "cp in.tar part-{}-$$ && ln part-{}-$$ out-{}.tar && rm part-{}-$$"
     line = f"echo {{}} >> begun; test {{}} -le {items // 2} || flock -s gate true; {write}"
-    with running(shards, cluster, "-v", "--log", "log", "-s", f"{{1..{items}}}", "--", "bash", "-c", line) as process:
+    with running(
+        shards, cluster, "-v", "--log", "log", "--spec", f"{{1..{items}}}", "--", "bash", "-c", line
+    ) as process:
         with closed(shards):
             until(lambda: len(waiting(shards)) == SLOTS)
             before = set(waiting(shards))
@@ -130,7 +132,7 @@ def test_what_is_lost_is_done_again(lost: str, items: int, shards: Path, cluster
 def test_an_item_that_kills_its_worker(tarjob: TarJob, cluster: Cluster) -> None:
     """Ray gives up at last, and the others are done."""
     line = "test {} != 2 || kill -s KILL $PPID; echo {}"
-    done = tarjob("--engine", "ray", "--address", cluster.address, "-s", "{1..4}", "--", "bash", "-c", line)
+    done = tarjob("--engine", "ray", "--address", cluster.address, "--spec", "{1..4}", "--", "bash", "-c", line)
     assert done.status == 1
     assert sorted(done.stdout.split()) == [b"1", b"3", b"4"]
     assert re.fullmatch(r"tarjob: 2: was lost by Ray: .*\n", done.stderr)
@@ -143,7 +145,7 @@ def test_a_command_that_is_killed_with_its_node(shards: Path) -> None:
     line = f"test -e begun || {{ touch begun; kill -s KILL {node} $$; }}"
     with (
         started(1) as cluster,
-        running(shards, cluster, "--cpus", 2, "-s", 1, "--", "bash", "-c", line) as process,  # not on the head
+        running(shards, cluster, "--cpus", 2, "--spec", 1, "--", "bash", "-c", line) as process,  # not on the head
     ):
         until((shards / "begun").exists)
         cluster.lose_a_node()
@@ -154,7 +156,9 @@ def test_a_command_that_is_killed_with_its_node(shards: Path) -> None:
 def test_an_output_that_a_lost_try_has_left_is_replaced(shards: Path, tarjob: TarJob, cluster: Cluster) -> None:
     """Nobody knows whether it is whole."""
     line = "if test -e out-{}; then tarcat in.tar -o out-{}; else echo part > out-{}; kill -s KILL $PPID; fi"
-    done = tarjob("--engine", "ray", "--address", cluster.address, "-o", "out-{}", "-s", 1, "--", "bash", "-c", line)
+    done = tarjob(
+        "--engine", "ray", "--address", cluster.address, "-o", "out-{}", "--spec", 1, "--", "bash", "-c", line
+    )
     assert done == (0, b"", "")
     assert (shards / "out-1").read_bytes() == (shards / "in.tar").read_bytes()
 
@@ -171,7 +175,7 @@ def test_the_driver_is_killed(shards: Path, cluster: Cluster, tarjob: TarJob) ->
         rest.symlink_to("in.tar")
     for rest in rests[2:]:
         os.mkfifo(rest)
-    with running(shards, cluster, "-s", "{1..5}", *command) as process:
+    with running(shards, cluster, "--spec", "{1..5}", *command) as process:
         writers = [rest.open("wb") for rest in rests[2:]]  # which waits for the reader
         until(lambda: len(list(shards.glob("out-*"))) == 2)
         process.kill()
@@ -183,7 +187,7 @@ def test_the_driver_is_killed(shards: Path, cluster: Cluster, tarjob: TarJob) ->
     for rest in rests[2:]:
         rest.unlink()
         rest.symlink_to("in.tar")
-    done = tarjob("-v", "--engine", "ray", "--address", cluster.address, "-s", "{1..5}", *command)
+    done = tarjob("-v", "--engine", "ray", "--address", cluster.address, "--spec", "{1..5}", *command)
     assert done.status == 0
     assert done.stderr.startswith("tarjob: 5 items: 3 done, 2 already done, 0 failed, ")
     assert [(shards / f"out-{n}.tar").stat() for n in (1, 2)] == before
@@ -194,7 +198,7 @@ def test_the_driver_is_killed(shards: Path, cluster: Cluster, tarjob: TarJob) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, *also(signal.SIGTERM)])
 def test_a_signal_ends_all_that_runs(number: signal.Signals, tmp_path: Path, cluster: Cluster) -> None:
     line = "(sleep 1000; true) & trap 'echo {} >> asked; exit' TERM; sleep 1000 & wait"
-    with running(tmp_path, cluster, "--log", "log", "-s", "{1..9}", "--", "bash", "-c", line) as process:
+    with running(tmp_path, cluster, "--log", "log", "--spec", "{1..9}", "--", "bash", "-c", line) as process:
         until(lambda: sum(words[0] == "sleep" for words in commands(tmp_path).values()) == 2 * SLOTS)
         process.send_signal(number)
         said = "tarjob: 0 of 9 items done\n" if number == signal.SIGINT else ""
@@ -223,7 +227,7 @@ def test_commands_begin_as_in_a_shell(tmp_path: Path, tarjob: TarJob, cluster: C
 def test_failures(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     """The address is that of RAY_ADDRESS; the directory is that of tarjob."""
     line = "test {} != 3 || { echo why >&2; exit 7; }; pwd > at-{}; echo {}"
-    rules = ["-v", "--retries", 1, "--timeout", 1000, "--log", "log", "-s", "{1..6}"]
+    rules = ["-v", "--retries", 1, "--timeout", 1000, "--log", "log", "--spec", "{1..6}"]
     done = tarjob(*rules, "--", "bash", "-c", line, env={"RAY_ADDRESS": cluster.address})
     assert done.status == 1
     assert sorted(done.stdout.split()) == [b"1", b"2", b"4", b"5", b"6"]
@@ -239,7 +243,7 @@ def test_failures(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
 @exhaustive
 def test_a_timeout(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     """Of what would never end."""
-    rules = ["--retries", 1, "--timeout", 1, "--log", "log", "-s", 4]
+    rules = ["--retries", 1, "--timeout", 1, "--log", "log", "--spec", 4]
     done = tarjob(*rules, "--", "bash", "-c", "exec sleep 1000 # {}", env={"RAY_ADDRESS": cluster.address})
     assert done == (1, b"", "tarjob: 4: took longer than 1 seconds and was stopped after 2 tries\n")
     (said,) = records(tmp_path / "log")
@@ -284,9 +288,9 @@ def test_cores(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
     (tmp_path / "in.tar").write_bytes(make_tar(make_samples(1)))
     where = ["--engine", "ray", "--address", cluster.address]
     command = ["-c", "true", "in.tar", "-o", "out-{}.tar"]
-    done = tarjob(*where, "-s", "{1..4}", "--", "tarproc", "-p", 16, *command)
+    done = tarjob(*where, "--spec", "{1..4}", "--", "tarproc", "-p", 16, *command)
     assert done == (0, b"", "tarjob: item requests 16 cores; the largest node has 2, using 2\n")
-    assert tarjob(*where, "-s", "{5..8}", "--", "tarproc", "-p", 0, *command) == (0, b"", "")
+    assert tarjob(*where, "--spec", "{5..8}", "--", "tarproc", "-p", 0, *command) == (0, b"", "")
     assert len(list(tmp_path.glob("out-*.tar"))) == 8
 
 
@@ -294,7 +298,7 @@ def test_cores(tmp_path: Path, tarjob: TarJob, cluster: Cluster) -> None:
 def test_cores_that_an_item_asks_for(tmp_path: Path, cluster: Cluster) -> None:
     """Of nodes with 1, 2 and 2, those that have 2 take one item each."""
     line = "flock -s gate true; : {}"
-    with running(tmp_path, cluster, "--cpus", 2, "-s", "{1..9}", "--", "bash", "-c", line) as process:
+    with running(tmp_path, cluster, "--cpus", 2, "--spec", "{1..9}", "--", "bash", "-c", line) as process:
         with closed(tmp_path):
             until(lambda: len(waiting(tmp_path)) == 2)
             parents = {parent(parent(parent(number))) for number in waiting(tmp_path)}
@@ -329,14 +333,14 @@ def test_tasks_at_a_time() -> None:
 
 def test_ray_is_not_installed(tmp_path: Path, tarjob: TarJob) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError\n")
-    said = tarjob("--engine", "ray", "-s", 1, "--", "true", env={"PYTHONPATH": str(tmp_path)}).failure(2)
+    said = tarjob("--engine", "ray", "--spec", 1, "--", "true", env={"PYTHONPATH": str(tmp_path)}).failure(2)
     assert re.fullmatch(r"tarjob: Ray is not installed: \S+/python[\d.]* -m pip install ray\n", said)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", *also("[::1]:1", "ray://[::1]:1")])
 def test_nothing_listens(address: str, tarjob: TarJob) -> None:
     """Without IPv6 the reason is another one, but it is said as soon."""
-    said = tarjob("--engine", "ray", "--address", address, "-s", 1, "--", "true").failure()
+    said = tarjob("--engine", "ray", "--address", address, "--spec", 1, "--", "true").failure()
     assert re.fullmatch(rf"tarjob: {re.escape(address)}: cannot connect: (?!.*Ray).*\n", said)
 
 
@@ -345,7 +349,7 @@ def test_the_token(tarjob: TarJob) -> None:
     right, wrong = "right" * 8, "wrong" * 8
     tokens = {"RAY_AUTH_MODE": "token"}
     with started(0, RAY_AUTH_TOKEN=right, **tokens) as guarded:
-        where = ["--engine", "ray", "--address", guarded.address, "-s", 1, "--", "echo"]
+        where = ["--engine", "ray", "--address", guarded.address, "--spec", 1, "--", "echo"]
         assert tarjob(*where, env=tokens | {"RAY_AUTH_TOKEN": right}) == (0, b"1\n", "")
         for env in ({}, tokens | {"RAY_AUTH_TOKEN": wrong}, tokens | {"RAY_AUTH_TOKEN_PATH": "nowhere"}):
             said = (

@@ -339,7 +339,7 @@ def test_what_a_command_inherits(shell: Run, tmp_path: Path) -> None:
     """It inherits neither descriptors nor signals that Python ignores or we block, and leads a session and a group."""
     (tmp_path / "seen.sh").write_text(SEEN)
     fds = "exec 7</dev/null 8>&1 9<&0"
-    out = shell(f"{fds}; TMPDIR=$PWD python3 -c '{WITH_BLOCKED}' tarjob -s 'a b' -- bash seen.sh {{}} é").output()
+    out = shell(f"{fds}; TMPDIR=$PWD python3 -c '{WITH_BLOCKED}' tarjob --spec 'a b' -- bash seen.sh {{}} é").output()
     ours = out.decode().splitlines()
     assert (ours[0], ours[-1]) == ("1", "<a b><a b><é>")
     masks = [int(line.split()[1], 16) & ~LAST for line in ours[1:3]]
@@ -397,7 +397,7 @@ def test_results_that_wait_are_few(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("tarjob -s a -- false", "tarjob: a: ended with status 1"),
+        ("tarjob --spec a -- false", "tarjob: a: ended with status 1"),
         ("tarproc -c 'exit 3' in.tar -o out.tar", "ended with status 3"),
         ("tarcat 'pipe:cat in.tar; exit 3' -o out.tar", "status 3"),
     ],

@@ -91,7 +91,7 @@ def test_what_is_open_already_does_not_count_as_an_output() -> None:
             os.close(fd)
 
 
-@pytest.mark.parametrize("line", ["tarproc -p 2 -c true a.tar -o out.tar", "tarjob -p 2 -s '{1..2}' -- touch"])
+@pytest.mark.parametrize("line", ["tarproc -p 2 -c true a.tar -o out.tar", "tarjob -p 2 --spec '{1..2}' -- touch"])
 def test_no_more_threads(line: str, shell: Run, tmp_path: Path) -> None:
     """The stack of a thread takes 1 GB of the addresses, of which there are fewer."""
     (tmp_path / "a.tar").write_bytes(make_tar(make_samples(3)))

@@ -336,8 +336,8 @@ def test_nothing_else_is_read(run: Run, tables: tuple[str, str], tmp_path: Path)
     content = shard.read_bytes()
     as_before(shard, bytes(5 * EACH) + content[5 * EACH : 6 * EACH] + bytes(len(content) - 6 * EACH))
     assert run("tarfirst", "-k", "f", "-f", "txt", *tables) == (0, b"text 5", "")
-    assert run("tarfirst", "-i", "5", "-f", "txt", *tables) == (0, b"text 5", "")
-    said = run("tarfirst", "-i", "4", *tables).failure()
+    assert run("tarfirst", "--index", "5", "-f", "txt", *tables) == (0, b"text 5", "")
+    said = run("tarfirst", "--index", "4", *tables).failure()
     assert said.startswith(f"tarfirst: a.tar: at byte {4 * EACH}: ") and "(row 4 of a.parquet; " in said
 
 

@@ -57,15 +57,16 @@ def page_files() -> dict[str, tuple[str, bytes]]:
 
 @contextmanager
 def open_server(
-    urls: Sequence[str], reading: Reading, facts: TextFacts, port: int, threads: int, account: Account
+    urls: Sequence[str], reading: Reading, facts: TextFacts, port: int, workers: tuple[int, int], account: Account
 ) -> Iterator[PageServer]:
     """Index the samples of *urls*, and give a server of their page on *port*; close all at the end.
 
-    *facts*: columns for shards, which are indexed. *threads*: workers that read shards, and threads of DuckDB.
+    *facts*: columns for shards, which are indexed. *workers*: the most processes that read them, and threads of DuckDB.
     *account*: gets progress and warnings.
     Raises: TarToolsError, also for inputs that are not in files or objects.
     """
-    inputs = shardrows.row_inputs(urls, account, shardrows.Indexing(reading, threads, facts))
+    processes, threads = workers
+    inputs = shardrows.row_inputs(urls, account, shardrows.Indexing(reading, processes, facts))
     with closing(make_index(inputs, account, reading.tmpdir, threads)) as index:
         account.progress.paused = True
         with closing(Routes(urls, inputs, index, reading)) as routes:

@@ -214,7 +214,7 @@ class DedupSide:
         def work(task: ShardTask[None]) -> Iterator[bytes]:
             return pack_blocks(_content_records(task.batches, comparison, side_account, with_names))
 
-        for record in unpack_blocks(outputs(self.run.gather(work, side_account, max_workers=self.run.max_workers))):
+        for record in unpack_blocks(outputs(self.run.gather(work, side_account))):
             end = 1 + record[0]
             self.samples += 1
             self.uncompared += end == 1

@@ -209,7 +209,7 @@ def jobs_with_resume(place: Place) -> None:
     (place.files / "once").mkdir()
     fail_once = "mkdir once/{} 2>/dev/null && [ {} -gt 5 ] && exit 3"
     command = f"{fail_once}; tarcat -o {place.url('out-{}.tar')} {place.url('in-{}.tar')}"
-    job = "tarjob", "-p", "2", "-s", "{0..9}", "-o", place.url("out-{}.tar"), "--", "bash", "-c", command
+    job = "tarjob", "-p", "2", "--spec", "{0..9}", "-o", place.url("out-{}.tar"), "--", "bash", "-c", command
     first = place.run(*job, env=place.server.env, timeout=600)
     assert first.status == 1 and [place.get(f"out-{n}.tar") is None for n in (0, 5, 6, 9)] == [False, False, True, True]
     second = place.run(*job, env=place.server.env, timeout=600)
