@@ -17,7 +17,7 @@ __all__ = ["inside"]  # a fixture
 MOST = forks.MAX_FORKS - 1
 DEFAULT, IMPLICIT = 8, 4
 OPTION = [
-    "tarcheck --ignore suffix-lies a.tar",
+    "tarcheck --ignore suffix-lies,empty-field a.tar",
     "tardedup a.tar -o o.tar",
     "tardedup a.tar -o o.parquet",
     "tardiff a.tar a.tar",

@@ -198,7 +198,7 @@ WRONG = [
     ("tarjob --spec a --log s3://b/log true", "tarjob: s3://b/log: must be a local file"),
     *(
         (f"tarjob --summarize log {more}", "tarjob: --summarize reads a log and runs nothing")
-        for more in ("true", "-s a", "--only 1/2", "--log log", "-j 2", "--dry-run")
+        for more in ("true", "--spec a", "--only 1/2", "--log log", "-j 2", "--dry-run")
     ),
     ("tarls -l --json", "--long, --json, --brace and --sums exclude each other"),
     ("tarls --json --brace", "exclude each other"),
