@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from tartools.commands.tarjob import concurrent_items
+from tartools.run import localjobs
+from tartools.samples.account import Account
 from tartools.shards import forks, workers
 from tests.commands.conftest import Inside, inside
 from tests.conftest import make_samples, make_tar
@@ -70,3 +73,25 @@ def test_a_command_with_the_option(
 def test_a_command_without_the_option_has_at_most_four(line: str, inside: Inside, limits: list[int]) -> None:
     assert inside(*line.replace("'", "").split()).status == 0
     assert {*limits} == {IMPLICIT}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "cores", "count", "expected"),
+    [
+        (None, None, 100, DEFAULT),
+        (None, 1, 100, DEFAULT),
+        (None, 1, 3, 3),
+        (None, 16, 100, 64 // 16),
+        (None, 0, 100, 1),
+        (None, 100, 100, 1),
+        (0, None, 100, 64),
+        (0, 16, 100, 64),
+        (12, None, 100, 12),
+    ],
+)
+def test_items_of_tarjob_at_a_time(
+    jobs: int | None, cores: int | None, count: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.setattr(localjobs, "max_commands_at_once", lambda: 1000)
+    assert concurrent_items(jobs, cores, count, Account()) == expected
