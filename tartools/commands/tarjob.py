@@ -44,7 +44,8 @@ cores, by default N. Every node needs tartools, COMMAND, and their credentials; 
 In an Indexed Job of Kubernetes, which counts from 0:
 
   sh -c 'tarjob --spec "{000..147}" \
-    --only "$((JOB_COMPLETION_INDEX + 1))/8" -- tarsort in-{}.tar -o out-{}.tar'
+    --only "$((JOB_COMPLETION_INDEX + 1))/8" -- \
+    tarsort in-{}.tar -o out-{}.tar'
 
 Examples:
   Sort 148 shards; run it again to do whatever is missing:
