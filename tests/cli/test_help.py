@@ -60,11 +60,13 @@ def test_all_help_has_every_option_and_all_of_the_docstring(name: str, run: Run)
 
 
 def test_commands_of_tartools_itself_have_no_progress_and_no_totals(run: Run) -> None:
+    ends = {"--progress": "", "-v": "--verbose", "-q": "--quiet"}
     for name in commands.BUILTINS:
-        for option in ("--progress", "-v", "-q"):
+        for option, elsewhere in ends.items():
             done = run("tartools", name, option)
             assert (done.status, done.stdout) == (2, b"")
-            assert done.stderr == f"tartools {name}: No such option: {option} (see tartools {name} --help)\n"
+            hint = f"; elsewhere it is {elsewhere}, and there is no such option here" if elsewhere else ""
+            assert done.stderr == f"tartools {name}: No such option: {option}{hint} (see tartools {name} --help)\n"
 
 
 def test_the_cache_takes_a_url_only_to_clear_it(run: Run) -> None:
