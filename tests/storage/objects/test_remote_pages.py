@@ -147,7 +147,7 @@ def test_the_large_shuffle_of_the_manual_runs_as_printed(
     blocks = re.findall(r"^\.RS 4\n(.*?)\n\.RE$", section, re.MULTILINE | re.DOTALL)
     index, choice, split, copy = blocks
     tarsort, duckdb, polars = choice.splitlines()
-    here, on_ray, slurm = copy.split("\n", 2)
+    here, on_ray, slurm = copy.replace("\\\n    ", "").split("\n", 2)  # continued lines are joined
     assert on_ray == here.replace("tarjob ", "tarjob --engine ray ")
     with servers.process(tmp_path / "s3", "s3") as url:
         s3 = large_bucket(url)
