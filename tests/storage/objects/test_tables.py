@@ -173,7 +173,7 @@ def test_a_table_in_python(scheme: str, inside: Inside) -> None:
 def test_one_request_for_the_first(scheme: str, inside: Inside) -> None:
     """Of the shard `tarfirst` asks for the bytes of the sample, once."""
     index(inside, scheme)
-    for choice in (("-k", "07"), ("-i", "7"), ("-k", "07", "-S", "int(cls) == 1")):
+    for choice in (("-k", "07"), ("--index", "7"), ("-k", "07", "-S", "int(cls) == 1")):
         inside.server.requests.clear()
         assert inside.run("tarfirst", *choice, "-f", "txt", "t.parquet") == (0, b"07" * 300, "")
         asked = [request.headers.get("range") for request in inside.server.asked("GET", OBJECT)]
