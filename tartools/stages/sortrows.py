@@ -150,6 +150,8 @@ def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterabl
     """
     import numpy as np
 
+    from tartools.tables.extents import valid_mask
+
     columns: dict[str, Any] = {}  # True where the sample has the field, in some set of shards
     for number in schema.sets_in(rows.schema.names):
         fields = schema.fields_in_set(rows.schema, number)
@@ -157,7 +159,7 @@ def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterabl
             return repeat(UNKNOWN_FIELDS)
         places = rows.column(schema.name_in_set(schema.MEMBERS_COLUMN, number)).flatten()
         for field, place in zip(fields, places, strict=True):
-            columns[field] = np.asarray(place.is_valid()) | columns.get(field, False)
+            columns[field] = valid_mask(place) | columns.get(field, False)
     numbers_by_fields.setdefault(b"", 0)
     has = np.stack([*columns.values()], axis=1)
     packed = np.packbits(has, axis=1)

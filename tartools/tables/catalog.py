@@ -11,7 +11,7 @@ from tartools.storage import is_missing
 from tartools.storage.streams import size_in_version
 from tartools.storage.url import Url
 from tartools.tables import schema
-from tartools.tables.extents import MAX_OFFSET, Extents, numbers_and_mask, raw_keys, whole_numbers
+from tartools.tables.extents import MAX_OFFSET, Extents, numbers_and_mask, raw_keys, valid_mask, whole_numbers
 
 UPDATE_ADVICE = "tarindex --update makes the table again"
 REJOIN_ADVICE = "make the table of its set again (tarindex --update), and join again (tarjoin)"
@@ -109,16 +109,17 @@ class ShardCatalog:
         for name in (begin, end):
             if name not in column:
                 raise StorageError(f"this table has the column {shard}, but no {name}", url=self.table)
-        present = np.asarray(column[shard].is_valid())
+        present = valid_mask(column[shard])
         for name in (begin, end):
-            for wrong in np.flatnonzero(np.asarray(column[name].is_valid()) != present)[:1].tolist():
+            for wrong in np.flatnonzero(valid_mask(column[name]) != present)[:1].tolist():
                 raise StorageError(f"row {rows[wrong]}: only one of {shard} and {name} is null", url=self.table)
         if present.all():
             return replace(self._extents_in_set(column, number, rows), rows=None)
         count, indexes = len(rows), np.flatnonzero(present)
         extents = Extents(rows[0], np.full(count, -1, np.int32), np.zeros(count, np.int64), np.zeros(count, np.int64))
         if len(indexes):
-            present_indexes = schema.import_arrow().array(indexes)
+            pa = schema.import_arrow()  # `pa.array` of numpy's imports pandas where it is installed
+            present_indexes = pa.Array.from_buffers(pa.int64(), len(indexes), [None, pa.py_buffer(indexes)])
             names = (*own_columns, schema.VERSION_COLUMN, schema.MEMBERS_COLUMN)
             present_columns = {
                 name: column[name].take(present_indexes)
@@ -196,7 +197,7 @@ class ShardCatalog:
             members = column.get(schema.name_in_set(schema.MEMBERS_COLUMN, number))
             if members is not None and schema.import_arrow().types.is_struct(members.type):
                 for field, place in zip(members.type, members.flatten(), strict=True):
-                    has = np.asarray(place.is_valid())
+                    has = valid_mask(place)
                     counts[field.name] = has if field.name not in counts else counts[field.name].astype(np.int32) + has
         for name, count in counts.items():
             for wrong in np.flatnonzero(count > 1)[:1].tolist():

@@ -89,7 +89,7 @@ class TableColumns:
         """
         import numpy as np
 
-        from tartools.tables.extents import whole_numbers
+        from tartools.tables.extents import valid_mask, whole_numbers
 
         column = self.column(schema.name_in_set(schema.MEMBERS_COLUMN, number))
         if column is None or self.fields is None:
@@ -100,7 +100,7 @@ class TableColumns:
             with schema.value_errors("__members__: not all offsets and sizes are numbers", self.url):
                 (offset, has_offset), (size, has_size) = map(whole_numbers, place.flatten())
             offsets[:, index] = np.where(
-                np.asarray(place.is_valid()), np.where(has_offset, offset, schema.REPEATED_OFFSET), schema.ABSENT_OFFSET
+                valid_mask(place), np.where(has_offset, offset, schema.REPEATED_OFFSET), schema.ABSENT_OFFSET
             )
             sizes[:, index] = np.where(has_size, size, 0)
         return [field.name for field in column.type], offsets, sizes

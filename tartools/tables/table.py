@@ -12,7 +12,7 @@ from tartools.samples.sample import Sample
 from tartools.storage import seekable
 from tartools.storage.url import Name, name_of
 from tartools.tables import schema, source
-from tartools.tables.extents import UNKNOWN_KEY, raw_keys
+from tartools.tables.extents import UNKNOWN_KEY, raw_keys, valid_mask
 from tartools.tables.locations import RowLocations
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class Table:
             for number, field in enumerate(members.type):
                 if field.name.lower() == name.lower():
                     places = [chunk.flatten()[number] for chunk in members.chunks]
-                    has |= np.concatenate([np.asarray(place.is_valid()) for place in places] or [has])
+                    has |= np.concatenate([valid_mask(place) for place in places] or [has])
         return has
 
     @property

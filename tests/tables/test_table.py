@@ -18,6 +18,7 @@ import pytest
 
 import tartools
 from tartools.errors import StorageError, TarFormatError
+from tartools.tables.extents import valid_mask
 from tests.conftest import Run, make_samples, make_tar, members_of, open_descriptors, python
 from tests.tables.test_tables import as_before
 from tests.tiers import also
@@ -272,8 +273,12 @@ def test_other_types(folder: Path) -> None:
         assert [values(sample) for sample in tartools.read("sets/made.parquet")] == whole
 
 
-def test_nothing_imports_pandas(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_imports_pandas(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow does, for most conversions, where pandas is installed; it takes 0.2 s."""
+    for name, fields in (("first", "-xcls"), ("second", "-fcls")):  # some samples have no part in the second set
+        run("tarcat", fields, "sets/a.tar", "-o", f"{name}.tar").output()
+        run("tarindex", f"{name}.tar", "-o", f"{name}.parquet").output()
+    run("tarjoin", "--left", "first.parquet", "second.parquet", "-o", "joined.parquet").output()
     (folder / "seen").mkdir()
     (folder / "seen/pandas.py").write_text("print('pandas')\nraise ImportError\n")
     monkeypatch.setenv("PYTHONPATH", str(folder / "seen"))
@@ -283,6 +288,18 @@ def test_nothing_imports_pandas(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         "from tartools.commands.tarsort import tarsort as run; sys.argv += ['sets/t.parquet', '-o', 's.tar']; run()",
         "import tartools; table = tartools.Table('sets/t.parquet'); table[3]; table.find('b/000005'); table[[7, 2]]",
         "from tartools.train import TableDataset; TableDataset('sets/t.parquet').__getitems__([3, 1])",
+        "from tartools.train import TableDataset; TableDataset('joined.parquet').__getitems__([3, 0])",
+        "import tartools; tartools.Table('joined.parquet').has_field('cls')",
+        "from tartools.commands.tarsort import tarsort as run; sys.argv += ['joined.parquet', '-o', 'j.tar']; run()",
     ]
     done = [python(f"import sys; {line}") for line in lines]
-    assert [(each.status, {*each.stdout.split()}) for each in done] == [(0, {b"pandas"}), *[(0, set())] * 4]
+    assert [(each.status, {*each.stdout.split()}) for each in done] == [(0, {b"pandas"}), *[(0, set())] * 7]
+
+
+def test_masks_of_all_kinds_of_columns() -> None:
+    text = pa.array(["a", None, "b", None, *"cdefghi"])
+    union = pa.UnionArray.from_dense(pa.array([0, 0, 0], pa.int8()), pa.array([0, 1, 2], pa.int32()), [text[:3]])
+    runs = pa.RunEndEncodedArray.from_arrays([2, 3], ["a", None])
+    places = pa.array([{"offset": 1}, None, {"offset": None}])
+    for column in (text, text[3:9], text.dictionary_encode()[1:], pa.nulls(3), pa.array([1]), union, runs, places):
+        assert valid_mask(column).tolist() == column.is_valid().to_pylist()

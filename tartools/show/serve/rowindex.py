@@ -156,7 +156,7 @@ class Layout:
         """
         import numpy as np
 
-        from tartools.tables.extents import whole_numbers
+        from tartools.tables.extents import valid_mask, whole_numbers
 
         pa = schema.import_arrow()
         for number in self.sets:
@@ -165,7 +165,7 @@ class Layout:
                 continue
             for place in rows.column(column).flatten():
                 (offsets, has_offset), (sizes, has_size) = map(whole_numbers, place.flatten())
-                is_absent = ~np.asarray(place.is_valid())
+                is_absent = ~valid_mask(place)
                 sizes = np.where(has_size, sizes, 0)
                 yield pa.array(sizes, mask=is_absent), pa.array(offsets, mask=is_absent | ~has_offset)
 

@@ -27,7 +27,7 @@ from tartools.stages.joining.partnerindex import Pairs, index_partners
 from tartools.stages.joining.partners import PartnerFinder, SecondRows, SecondShards
 from tartools.tables import schema
 from tartools.tables.described import padded_sizes
-from tartools.tables.extents import MAX_OFFSET, whole_numbers
+from tartools.tables.extents import MAX_OFFSET, valid_mask, whole_numbers
 from tartools.tables.inputs import ROW_COLUMN, RowInputs, rows_in_order
 from tartools.tables.tablewriter import RowBatch
 
@@ -335,7 +335,7 @@ class JoinedRows:
         names = schema.fields_in_set(rows.schema, number)
         struct = rows.column(members)
         places = struct.flatten()
-        has = np.stack([np.asarray(place.is_valid()) for place in places], axis=1)
+        has = np.stack([valid_mask(place) for place in places], axis=1)
         offsets, sizes = (
             np.stack([np.where(valid, values, 0) for values, valid in pairs], axis=1)
             for pairs in zip(*(map(whole_numbers, place.flatten()) for place in places), strict=True)
@@ -378,7 +378,7 @@ class JoinedRows:
             places = rows.column(schema.name_in_set(schema.MEMBERS_COLUMN, number)).flatten() if fields else ()
             for field, place in zip(fields, places, strict=True):
                 if self._how.fold(field) in counts:
-                    counts[self._how.fold(field)] += np.asarray(place.is_valid())
+                    counts[self._how.fold(field)] += valid_mask(place)
         for name, count in counts.items():
             for wrong in np.flatnonzero(count > 1)[:1].tolist():
                 key = rows.column(schema.KEY_COLUMN)[wrong].as_py()
