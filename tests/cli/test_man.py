@@ -111,12 +111,13 @@ def test_pages_say_how_to_install_in_made_lines_only() -> None:
 
 def test_one_switch_changes_all_pages() -> None:
     for text in manual_files().values():
-        for line in made_lines(text):
+        in_clone, published = (installation.with_install_lines(text, published=switch) for switch in (False, True))
+        assert text == (published if installation.PUBLISHED else in_clone)
+        for line in made_lines(in_clone):
             assert ".[" in line or "install ." in line
-        published = installation.with_install_lines(text, published=True)
         for line in made_lines(published):
             assert "tartools" in line and ".[" not in line and "clone" not in line
-        assert installation.with_install_lines(published, published=False) == text
+        assert installation.with_install_lines(published, published=False) == in_clone
 
 
 def manual_files() -> dict[str, str]:
