@@ -56,7 +56,10 @@ class Imbalance:
         self.counts = [[0] * len(self._totals) for _ in parts]
 
     def largeness(self, group: GroupCounts) -> float:
-        """Return the sum of the fractions that *group* has of the samples of each class, and of all samples."""
+        """Return the sum of the fractions that *group* has of the samples of each class, and of all samples.
+
+        It is the larger, the more of a class the group has: 2 for one that has all samples, of one class.
+        """
         return sum(count / self._totals[index] for index, count in self._with_size(group))
 
     def change(self, group: GroupCounts, part: int, sign: int = 1) -> float:

@@ -100,7 +100,8 @@ class ShardCatalog:
     def _extents_in_further_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
         """Return the extents of *rows* in set *number* of the shards, from 2 on, in which a sample may have no part.
 
-        *column*: the Arrow column of each name. *rows*: row numbers, for messages.
+        *column*: the Arrow column of each name. *rows*: row numbers, for messages. Raises: StorageError for a missing
+        column, for a row of which only some columns are null, and for a value that can't be true.
         """
         import numpy as np
 

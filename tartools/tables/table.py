@@ -54,7 +54,7 @@ class Table:
         """Return the table of the rows of *table*, a `pyarrow.Table` with `__shard__`, `__begin__` and `__end__`.
 
         Relative names of shards are relative to the folder of *url*, or else to the current directory. It pickles with
-        all its rows.
+        all its rows. Raises: TarFormatError if one of these columns is missing.
         """
         url = name_of(url)
         for name in source.REQUIRED_COLUMNS:
@@ -202,7 +202,7 @@ class Table:
         return locations, at, row_numbers
 
     def _group_of(self, row: int) -> RowLocations:
-        """Return the locations of the row group of the file that has *row*."""
+        """Return the locations of the row group of the file that has *row*. Raises: TarFormatError if none has."""
         with self._open() as table:
             for group, first, count in table.groups():
                 if first <= row < first + count:

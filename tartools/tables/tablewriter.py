@@ -79,7 +79,7 @@ class RowBatch:
 class SinkFile:
     """A file object for pyarrow that writes to *sink*. `written`: bytes so far. `closed`: True if writes are discarded.
 
-    It is closed after an error: pyarrow writes the end of the file whenever its writer is deleted.
+    The caller closes it after an error: pyarrow writes the end of the file whenever its writer is deleted.
     """
 
     def __init__(self, sink: Sink) -> None:

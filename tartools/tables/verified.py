@@ -149,7 +149,10 @@ class VerifiedReader:
                     yield from self._verify(read)
 
     def _read_joined(self, rows: Extents) -> Generator[SampleBytes, None, None]:
-        """Yield the bytes of the samples of *rows*: of each sample all parts, in local and remote shards, joined."""
+        """Yield the bytes of the samples of *rows*: of each sample all parts, in local and remote shards, joined.
+
+        Raises: StorageError, with the row, if a shard can't be read, has changed or is truncated.
+        """
         import numpy as np
 
         remote = np.array([*self.catalog.is_remote, False])  # the last is for -1, the number of an absent part

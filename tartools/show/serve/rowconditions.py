@@ -73,7 +73,10 @@ def words_condition(words: str, index: RowIndex) -> Condition:
 
 
 def _word_condition(word: str, index: RowIndex) -> Condition:
-    """Return the condition for *word*, one word of a search; `column==value` and `column=part` are about one column."""
+    """Return the condition for *word*, one word of a search; `column==value` and `column=part` are about one column.
+
+    Raises: QuestionError if there is no column of text.
+    """
     name, is_whole, value = word.partition("==")
     if is_whole and name in index.columns:
         return Condition(f"CAST({index.columns[name].sql} AS VARCHAR) = ?", (value,))
@@ -97,7 +100,10 @@ def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Co
 
 
 def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
-    """Return the condition of one facet: a value, a range from `from` to below `to`, or a field that is missing."""
+    """Return the condition of one *facet*: broken or sound samples, a missing field, a value, or a range of numbers.
+
+    A range is from `from` to below `to`. Raises: QuestionError for another form, or an unknown column or field.
+    """
     if "broken" in facet:
         condition = broken_condition(index)
         return condition if facet["broken"] else Condition(f"NOT ({condition.sql})")

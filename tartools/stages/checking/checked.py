@@ -305,7 +305,10 @@ class Checking:
         return sorted(self._sizes.items())
 
     def _records(self) -> Iterator[bytes]:
-        """Read all inputs; yield a key record of each sample. At the end `summary` has the findings so far."""
+        """Read all inputs; yield a key record of each sample. At the end `summary` has the findings so far.
+
+        Raises: StorageError if none of the inputs is there, or a server fails.
+        """
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
         shards = [number for number in range(len(urls)) if number not in tables and number not in missing]
         yield from self._read_shards(shards)
@@ -329,7 +332,8 @@ class Checking:
     def _read_shards(self, numbers: Sequence[int]) -> Iterator[bytes]:
         """Read the shards among the inputs *numbers*; yield the key records of sound ones, and add their findings.
 
-        Shards that are not sound are noted in `unsound` of the inputs, those that are not there in `missing`.
+        Shards that are not sound are noted in `unsound` of the inputs, those that are not there in `missing`. Raises:
+        StorageError if a server fails, and for a table that comes by stdin or a command.
         """
         policy = self.shards.reading.policy._replace(samples_only=True)
         reading = self.shards.reading._replace(policy=policy)

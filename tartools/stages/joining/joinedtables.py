@@ -134,7 +134,8 @@ def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues],
 def _spool_rows(second: SecondRows, url: str, form: str, spool: TextValues) -> Iterator[Sequence[bytes]]:
     """Yield the keys of the rows of text in *url*, in batches, once their values are in *spool*.
 
-    *second*: reads the rows. *form*: format of the text: tsv, csv or jsonl.
+    *second*: reads the rows. *form*: format of the text: tsv, csv or jsonl. Raises: SampleError, naming the file, for a
+    value that can't be kept; the errors of reading rows.
     """
     for keys, packed in second.read(url, form):
         try:
