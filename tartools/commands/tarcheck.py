@@ -268,7 +268,7 @@ def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRul
     from tartools.stages.checking.datasetrules import note_codecs, note_dataset
 
     note_codecs(summary, shards, reader)
-    return card_text(note_dataset(summary, shards)) if reader.typed else None
+    return card_text(note_dataset(summary, shards)) if reader.is_typed else None
 
 
 def check_fix_options(repair: FixOptions) -> None:

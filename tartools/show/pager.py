@@ -99,7 +99,7 @@ class Pager:
         self._total = total
         self._number = 0
         self._grid = self._helping = False
-        self._note = self._sought = ""
+        self._note = self._query = ""
 
     def run(self) -> None:
         """Show samples until the user quits; return at once if there are none. Raises: TarToolsError."""
@@ -159,10 +159,10 @@ class Pager:
         After the last sample comes the first that is kept. An empty line repeats the last search. Raises: StorageError
         if a payload can't be read.
         """
-        self._sought = self._ask("/") or self._sought
-        if not self._sought:
+        self._query = self._ask("/") or self._query
+        if not self._query:
             return
-        words, number, stopped = search_words(self._sought), self._number + 1, False
+        words, number, stopped = search_words(self._query), self._number + 1, False
         while not stopped and self._seen.read_to(number) == number:
             if has_words(self._seen[number], words):
                 self._number = number
@@ -173,7 +173,7 @@ class Pager:
         earlier = range(self._seen.first, 0 if stopped else self._number + 1)
         match = next((number for number in earlier if has_words(self._seen[number], words)), None)
         if match is None:
-            self._note = "stopped" if stopped else f"no sample has {printable(self._sought)}"
+            self._note = "stopped" if stopped else f"no sample has {printable(self._query)}"
         else:
             self._number, self._note = match, "from the first again"
 

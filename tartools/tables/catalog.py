@@ -138,7 +138,8 @@ class ShardCatalog:
     def _extents_in_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
         """Return the extents of rows in set *number* of the shards.
 
-        *column*: the Arrow column of each name. *rows*: row numbers, for messages.
+        *column*: the Arrow column of each name. *rows*: row numbers, for messages. Raises: StorageError, with the row,
+        for a value that can't be true.
         """
         import numpy as np
 

@@ -86,7 +86,7 @@ class ReaderRules:
     plain_types: Mapping[str, ValueType] = field(default_factory=dict)
 
     @property
-    def typed(self) -> bool:
+    def is_typed(self) -> bool:
         """True if a field has one type in all samples, so that types are compared."""
         return bool(self.plain_types)
 
@@ -236,7 +236,7 @@ def check_combination(
             for number in range(len(group)):
                 summary.note("reader-stops", place(number, f"{column.name}: a name that {reader.name} uses itself"))
         types.append((column.name, types_of_column(column, place, summary, reader)))
-    if not reader.typed:
+    if not reader.is_typed:
         return
     for name, column_types in types:
         add_types(name, column_types, skipped, place, summary)
@@ -277,7 +277,7 @@ def types_of_column(
         try:
             content = unpack(column.name, payload) if is_packed else payload
             kind = decoder(content) if decoder else "binary"
-            types.append(kind if reader.typed else UNKNOWN)
+            types.append(kind if reader.is_typed else UNKNOWN)
         except (MemoryError, StorageError):
             raise
         except Exception as error:  # numpy does not document all of them
