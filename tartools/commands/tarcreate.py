@@ -82,9 +82,10 @@ and renames features: 'jpg=image.encoded cls=image.class.label __key__=image.fil
 not become fields; a warning counts them. Checksums are compared. Files compressed by gzip, zlib or another codec are
 recognized. An uncompressed file truncated between two records looks complete.
 
-With --parquet and --tfrecord, a key may be a file name: n01_1.JPEG has the key n01_1, if it has one dot and the
-suffix of a picture, sound or text. Names with other dots are an error, unless --dots says which dot ends the key: with
---dots last, v.1.jpg has the key v_1, as with --folder.
+In the column of the keys, a key may be a file name: n01_1.JPEG has the key n01_1, if it has one dot and the suffix of
+a picture, sound or text. Names with other dots are an error, unless --dots says which dot ends the key: with --dots
+last, v.1.jpg has the key v_1, as with --folder. With --key-column @jpg, the files of this column are a field, and
+their names are the keys.
 
 All local files are checked before anything is written. Keys that are absolute or contain '..' are refused. A table may
 not name pipe:, nor files that are not regular (fifos, devices). A PLAN on a server may name only URLs on that server.
@@ -260,12 +261,12 @@ def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> No
         return
     if form == "recipe" and options.template is not None:
         raise UsageError("--key-template is for tables; in a recipe, names hold the keys")
-    if form == "recipe" and (options.key_column is not None or options.fields is not None):
-        raise UsageError("--key-column and -f are for tables; a recipe has no columns")
+    if form == "recipe" and any(value is not None for value in (options.key_column, options.fields, options.dots)):
+        raise UsageError("--key-column, -f and --dots are for tables; a recipe has no columns")
     with packed.open_packed(name) as file:
         check_plan(file.peek(FILE_HEAD_BYTES), name)
         text = read_as_utf8(file, options.encoding, name)
-        samples = plan.samples(text, form, origin, row_choice(options).with_named_key())
+        samples = plan.samples(text, form, origin, row_choice(options).with_named_key(), options.dots)
         write_planned(samples, account, output, origin)
 
 
@@ -363,7 +364,7 @@ FOLDER_WITH_ROWS = PlanSource(
     "--folder with --rows", (*FOLDER_OPTIONS, *ROW_OPTIONS, "--file-column", "--encoding"), write_folder_with_rows
 )
 SOURCES = (
-    PlanSource("a PLAN", ("--format", *ROW_OPTIONS, "--allow-pipe", "-C", "--encoding"), write_plan),
+    PlanSource("a PLAN", ("--format", *ROW_OPTIONS, "--dots", "--allow-pipe", "-C", "--encoding"), write_plan),
     PlanSource("--folder", FOLDER_OPTIONS, write_folder),
     PlanSource("--zip", ("--class", "--skip-special", "--encoding"), write_files),
     PlanSource("--parquet", (*ROW_OPTIONS, "--dots"), write_files),
@@ -430,7 +431,7 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
         )
         file.seek(0)
         text = read_as_utf8(file, options.encoding, origin.name)
-        write_planned(jsonl.samples(text, origin, choice), account, output, origin)
+        write_planned(jsonl.samples(text, origin, choice, options.dots), account, output, origin)
 
 
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:

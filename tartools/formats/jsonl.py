@@ -18,6 +18,7 @@ from tartools.formats.textrows import Number, column_title, parse_title, read_ob
 from tartools.samples.account import Account
 from tartools.samples.columnfields import ChosenColumns, with_suffix
 from tartools.samples.encoding import split_codec, text_payload
+from tartools.samples.filekeys import Dots, key_of_file
 from tartools.samples.rowchoice import RowChoice, key_text
 from tartools.samples.sample import Sample, failure_of, field_name, make_path
 from tartools.samples.values import PSEUDO_FIELDS, comma_advice, field_list, require_safe_key
@@ -30,10 +31,11 @@ URL_NAME = "@url"  # that of a range of a file, which is no longer read
 may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
 
 
-def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedSample]:
+def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice, dots: Dots = None) -> Iterator[PlannedSample]:
     """Yield the samples that the JSON lines in *file*, a plan, describe; payloads to read are only named.
 
-    *plan*: its name, and how paths are resolved. *choice*: the names that become fields, and the keys.
+    *plan*: its name, and how paths are resolved. *choice*: the names that become fields, and the keys. *dots*: the dot
+    that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
     Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample; UsageError for a bad
     URL.
     """
@@ -42,7 +44,7 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Itera
     names = _ChosenNames(choice)
     for index, (line, values) in enumerate(read_objects(file, plan.name, "plan", exact=True)):
         try:
-            key = require_safe_key(_make_key(values, choice, index))
+            key = require_safe_key(_make_key(values, choice, index, dots))
         except SampleError as error:
             raise plan.failure(line, error.message, choice.key or "__key__") from None
         try:
@@ -110,8 +112,8 @@ class _ChosenNames:
         return {new: values[name] for name, new in self._chosen[names]}
 
     def _is_field(self, name: str) -> bool:
-        """True if *name* stands for a field, and not for the key or another pseudo-field."""
-        return name != self._choice.key and name not in PSEUDO_FIELDS
+        """True if *name* stands for a field: a file may be one and, by its name, the key."""
+        return (name != self._choice.key or parse_title(name, "jsonl")[1]) and name not in PSEUDO_FIELDS
 
     def check_words(self, url: str) -> None:
         """Raise SampleError, with *url*, if a word of the choice names no field of the objects."""
@@ -121,10 +123,11 @@ class _ChosenNames:
             )
 
 
-def _make_key(values: dict[str, Any], choice: RowChoice, index: int) -> str:
+def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots) -> str:
     """Return the key of the object *values*, number *index* (from 0), as *choice* says.
 
-    It is one of the values, or made of several or of the number. Raises: SampleError if it is no text.
+    It is one of the values, or made of several or of the number. *dots*: the dot that ends a value that is a file name.
+    Raises: SampleError if it is no text.
     """
     name = choice.key_in(values)
     if name is None:
@@ -132,8 +135,7 @@ def _make_key(values: dict[str, Any], choice: RowChoice, index: int) -> str:
     key = values[name]
     if not isinstance(key, str):
         raise SampleError(f"the key is {compact_json(key)}, and must be text or a number")
-    _encode_utf8(key)
-    return key
+    return key_of_file(_encode_utf8(key), dots).decode()
 
 
 def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:

@@ -21,6 +21,7 @@ from tartools.formats.textrows import parse_title
 from tartools.samples.account import MAX_KEYS_REMEMBERED, Account
 from tartools.samples.columnfields import ChosenColumns, check_nameable
 from tartools.samples.encoding import text_payload
+from tartools.samples.filekeys import Dots, sample_key
 from tartools.samples.filetypes import BY_SUFFIX
 from tartools.samples.rowchoice import RowChoice
 from tartools.samples.sample import Sample, make_path
@@ -109,11 +110,14 @@ def plan_format(name: str) -> str:
     return PLAN_SUFFIXES.get(split_packed(Url(name).name)[0].rpartition(".")[2].lower(), "recipe")
 
 
-def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowChoice) -> Iterable[PlannedSample]:
+def samples(
+    file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowChoice, dots: Dots = None
+) -> Iterable[PlannedSample]:
     """Return the samples that *file*, a plan of *form* "tsv", "csv" or "recipe", describes; payloads are not read yet.
 
     A list for a recipe, and for a table that names URLs, so that these can be checked first; else an iterator.
     *plan*: its name, and how paths are resolved. *choice*: the columns of a table that become fields, and its keys.
+    *dots*: the dot that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
     Raises: SampleError, naming the line.
     """
     if form == "recipe":
@@ -132,7 +136,7 @@ def samples(file: io.BufferedReader, form: str, plan: PlanOrigin, choice: RowCho
     def key_of(index: int, cells: Sequence[bytes]) -> str:
         """Return the key of row *index*, which has these *cells*. Raises: SampleError if it is not safe."""
         if key_at is not None:
-            return require_safe_key(_decode_path(cells[key_at]))
+            return _decode_path(sample_key(cells[key_at], dots))
         return require_safe_key(choice.keys(index, lambda name: _decode_path(cells[places[name]])))
 
     key_column = "" if key_at is None else header[key_at]
@@ -205,7 +209,11 @@ def choose_plan_columns(
     titles = [column.title for column in columns]
     key = choice.key_in(titles)
     key_at = None if key is None else titles.index(key)
-    fields = {column.field: place for place, column in enumerate(columns) if not column.ignored and place != key_at}
+    fields = {  # a file may be a field and, by its name, the key
+        column.field: place
+        for place, column in enumerate(columns)
+        if not column.ignored and (place != key_at or column.reads)
+    }
     chosen = ChosenColumns(choice.words, (), str if choice.words is None else str.lower, skip_underscored=False)
     if lost := " ".join(chosen.missing_words(fields)):
         raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {field_list(titles)}")
@@ -384,7 +392,10 @@ def warn_of_file_names(planned: Iterable[PlannedSample], account: Account, name:
                     field = _decode_path(split_path(part.path)[1])
                     example = _decode_path(part.payload)
                     reason = f"no column is read from files, but {field!r} has names of files: {example!r}"
-                    account.warn(f"{shown(name)}: {reason}; call it '@{suffix}' to read them")
+                    account.warn(
+                        f"{shown(name)}: {reason}; call it '@{suffix}' to read them, and write --key-column @{suffix} "
+                        "if their names are the keys"
+                    )
                     break
         first = False
         yield sample

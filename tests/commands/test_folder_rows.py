@@ -263,7 +263,7 @@ def test_wrong_rows(rows: str, options: tuple[str, ...], said: str, folder: Path
         ("--folder d -f x", "-f needs a PLAN or --parquet or --tfrecord or --folder with --rows"),
         ("--folder d --rows m.xls", "the format of a table of rows is its suffix: .csv, .tsv, .jsonl or .parquet"),
         ("--key-column x --key-template y p.tsv", "--key-column and --key-template exclude each other"),
-        ("--format recipe -f x p.txt", "--key-column and -f are for tables; a recipe has no columns"),
+        ("--format recipe -f x p.txt", "--key-column, -f and --dots are for tables; a recipe has no columns"),
     ],
 )
 def test_options_that_do_not_go_together(line: str, said: str, folder: Path, inside: Inside) -> None:

@@ -174,6 +174,7 @@ def test_a_column_that_no_option_could_name_is_refused(name: str, run: Run, tmp_
 
 def test_a_column_of_file_names_that_are_not_read_is_told(run: Run, tmp_path: Path) -> None:
     advice = "no column is read from files, but 'file_name' has names of files: 'd/0.JPG'; call it '@jpg' to read them"
+    advice += ", and write --key-column @jpg if their names are the keys"
     (tmp_path / "m.csv").write_text("file_name,txt\nd/0.JPG,a cat\nd/1.JPG,a dog\n")
     done = run("tarcreate", "m.csv")
     assert (done.status, done.stderr) == (0, f"tarcreate: m.csv: {advice}\n")
@@ -184,6 +185,33 @@ def test_a_column_of_file_names_that_are_not_read_is_told(run: Run, tmp_path: Pa
     write_files(tmp_path, "d/0.JPG")
     (tmp_path / "m.csv").write_text("@jpg,file_name\nd/0.JPG,d/0.JPG\n")
     run("tarcreate", "m.csv").output()
+
+
+def test_names_of_files_are_keys(run: Run, tmp_path: Path) -> None:
+    """A list of file names and captions: the files are read, and name the samples."""
+    write_files(tmp_path, "d/0.JPG", "d/1.jpg")
+    (tmp_path / "m.csv").write_text("@jpg,txt\nd/0.JPG,a cat\nd/1.jpg,a dog\n")
+    (tmp_path / "m.jsonl").write_text('{"@jpg": "d/0.JPG", "txt": "a cat"}\n{"@jpg": "d/1.jpg", "txt": "a dog"}\n')
+    for plan in ("m.csv", "m.jsonl"):
+        members = members_of(run("tarcreate", "--key-column", "@jpg", plan).output())
+        assert [name for name, _ in members] == ["d/0.jpg", "d/0.txt", "d/1.jpg", "d/1.txt"]
+        assert members[0][1] == (tmp_path / "d/0.JPG").read_bytes() and members[3][1] == b"a dog"
+        chosen = run("tarcreate", "--key-column", "@jpg", "-f", "caption.txt=txt", plan).output()
+        assert [name for name, _ in members_of(chosen)] == ["d/0.caption.txt", "d/1.caption.txt"]
+    (tmp_path / "n.tsv").write_text("file\ttxt\na.1.jpg\tone\n")
+    said = run("tarcreate", "--key-column", "file", "n.tsv").failure(lines=1)
+    assert (
+        "n.tsv: line 2, column file: the key 'a.1.jpg' would not read back" in said and "--dots first or last" in said
+    )
+    (tmp_path / "n.jsonl").write_text('{"file": "a.1.jpg", "txt": "one"}\n')
+    for plan in ("n.tsv", "n.jsonl"):
+        for dots, key in (("first", "a"), ("last", "a_1")):
+            out = run("tarcreate", "--key-column", "file", "--dots", dots, plan).output()
+            assert members_of(out) == [(f"{key}.txt", b"one")]
+    (tmp_path / "o.tsv").write_text("__key__\ttxt\n22.05\tnumber\n")  # not the suffix of a file
+    assert "the key '22.05' would not read back" in run("tarcreate", "o.tsv").failure(lines=1)
+    (tmp_path / "o.jsonl").write_text('{"__key__": "a.jpg", "txt": "1"}\n{"__key__": "a.png", "txt": "2"}\n')
+    assert "o.jsonl: line 2, column __key__: the key 'a' is that of line 1 too" in run("tarcreate", "o.jsonl").stderr
 
 
 def test_what_is_no_plan_is_named(run: Run, tmp_path: Path) -> None:
