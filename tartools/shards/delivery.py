@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
+from tartools.errors import several, shown
 from tartools.samples.account import Account
 from tartools.shards.reading import close_at_end
 from tartools.shards.writing import Batches, BatchWriter, Destination, shard_writer
@@ -24,7 +25,7 @@ def deliver_flags(
     """Write the samples of *flagged* to *chosen* if their flag is True, to *rest* if it is False.
 
     `flagged`: batches, each with one flag a sample. `rest`: None drops its samples.
-    `account`: counts the samples as read, and as written or left out.
+    `account`: counts the samples as read, and as written or left out; its report says how many each of two outputs got.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.
     Raises what *flagged* raises; StorageError; SampleError for two adjacent samples with one key.
     """
@@ -33,12 +34,14 @@ def deliver_flags(
         if rest is not None:
             writers[False] = stack.enter_context(shard_writer(rest))
         skipped = None if rest is not None else False
+        counts = {True: 0, False: 0}
         for batch, flags in flagged:
             account.samples_in += len(batch)
             unwritten = len(batch)
             for flag, part, first, last in batch.split(flags, skipped):
                 writers[flag].write_batch(part, first, last)
                 account.samples_out += last - first
+                counts[flag] += last - first
                 unwritten -= last - first
             account.left_out += unwritten
         account.check()
@@ -46,6 +49,12 @@ def deliver_flags(
             if flag in writers:
                 writers[flag].finish()
                 account.bytes_out += writers[flag].bytes_written
+        if rest is not None:
+            urls = ("stdout" if url == "-" else shown(url) for url in (chosen.url, rest.url))
+            account.progress.totals = [
+                *account.progress.totals,
+                *(f"{url}: {several(counts[flag], 'sample')}" for url, flag in zip(urls, (True, False), strict=True)),
+            ]
 
 
 class Selection:

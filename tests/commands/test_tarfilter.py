@@ -103,7 +103,7 @@ ERRORS = [
     ),
     (["-S", "1.5 ** 1e308 > 1"], 1, "sample '0000': 1.5 ** 1e308 > 1: Numerical result out of range"),
     (["-S", "size('txt') > 1"], 1, "a.tar: sample '0000' has no 'txt'"),
-    (["-S", "png.width > 1"], 1, "not UTF-8 text (byte 0) (for a name with a dot write field('png.width'))"),
+    (["-S", "png.width > 1"], 1, "(write width('png'); for a name with a dot write field('png.width'))"),
     (["-S", "int(txt) > 1", "--fields-present", "txt"], 1, "a.tar: sample 'x/0001': int(txt) > 1: invalid literal"),
     (["-S", "cls > 1"], 1, "sample '0000': cls > 1: 'cls > 1' compares text with a number; int() and"),
     (["-S", "png == 'x'"], 1, "a.tar: sample '0000', field 'png': not UTF-8"),
@@ -121,6 +121,20 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
     assert (done.status, done.stdout, done.stderr.count("\n")) == (status, b"", 1)
     assert done.stderr.startswith("tarfilter: ") and message in done.stderr
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty.txt"]
+
+
+def test_the_report_says_what_each_output_got(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar(some(10)))
+    for suffix in ("tar", "parquet"):
+        line = ["tarfilter", "-v", "--share", "0:0.3", "a.tar", "-o", f"o.{suffix}", "--rest", f"r.{suffix}"]
+        chosen, others, totals = run(*line).stderr.splitlines()
+        counts = [len(keys_in(run("tarcat", f"{name}.{suffix}").output())) for name in "or"]
+        assert 0 < counts[0] < counts[1]
+        assert chosen == f"tarfilter: o.{suffix}: {counts[0]} sample{'s' * (counts[0] > 1)}"
+        assert others == f"tarfilter: r.{suffix}: {counts[1]} samples"
+        assert totals.startswith(f"tarfilter: {sum(counts)} samples in, {sum(counts)} out, ")
+    piped = run("tarfilter", "-v", "--share", "0:1", "--rest", "none.tar", "a.tar")
+    assert piped.stderr.startswith(f"tarfilter: stdout: {sum(counts)} samples\ntarfilter: none.tar: 0 samples\n")
 
 
 def test_missing_false_takes_every_failure_of_values_as_false(run: Run) -> None:

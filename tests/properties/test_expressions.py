@@ -65,7 +65,21 @@ def test_a_limit_is_a_failure_and_never_leaves_a_sample_out(more: list[str], run
         ("txt.ljust(9) == ''", ".ljust() is not allowed in an expression; these are: startswith endswith find "),
         ("f'{txt}' == ''", "this is not allowed in an expression: f'{txt}'"),
         ("json:a > 3", "not an expression: 'json:a > 3' (a value inside JSON is field('json:a'))"),
-        ("cls like '3'", "not an expression: \"cls like '3'\": invalid syntax\n"),
+        ("meta.json:a > 3", "not an expression: 'meta.json:a > 3' (a value inside JSON is field('meta.json:a'))"),
+        (
+            "cls like '3'",
+            "\"cls like '3'\": to look for a part of a text write 'part' in cls, or match('p[ae]rt', cls)\n",
+        ),
+        ("key ~ '3'", "to look for a part of a text write 'part' in key, or match('p[ae]rt', key)\n"),
+        (
+            "txt.contains('3')",
+            ".contains() is not allowed in an expression; to look for a part of a text write 'part' in ",
+        ),
+        (
+            "re.search('3', cls)",
+            ".search() is not allowed in an expression; to look for a part of a text write 'part' in cls",
+        ),
+        ("cls is is 3", "not an expression: 'cls is is 3': invalid syntax\n"),
         ("match('(a{1000}){1000}', txt)", "at most 10,000 characters, and 100,000 once repeats are written out: "),
         ("match('(a(?R)?b)', txt)", "a regular expression may not have a pattern inside itself: '(a(?R)?b)'"),
         ("match('(?x) a', txt)", "a regular expression may not have blanks and comments inside (?x): '(?x) a'"),

@@ -16,6 +16,7 @@ from numbers import Number
 from typing import Any
 
 from tartools.errors import SampleError, UsageError, several
+from tartools.samples.filetypes import FACT_FUNCTIONS
 
 MAX_STEPS = 100_000  # of one evaluation
 # characters that are made, characters that are read, items of lists: for one step
@@ -135,7 +136,7 @@ class Evaluator:
             value = self._eval(node.value)
         except SampleError as error:
             if isinstance(node.value, ast.Name):
-                error.message += f" (for a name with a dot write field({ast.unparse(node)!r}))"
+                error.message += f" ({dot_advice(node)})"
             raise
         if not isinstance(value, dict):
             raise TypeError(f".{node.attr} is for what has names inside, and this is {_type_words(value)}")
@@ -308,6 +309,18 @@ class Evaluator:
             except (regex.error, RecursionError) as error:
                 raise UsageError(f"not a regular expression: {pattern[:200]!r}: {error}") from None
         return self._patterns[pattern]
+
+
+def dot_advice(node: ast.Attribute) -> str:
+    """Return advice how to write *node*, a name and what follows its dot, in an expression.
+
+    >>> dot_advice(ast.parse("jpg.width").body[0].value)
+    "write width('jpg'); for a name with a dot write field('jpg.width')"
+    """
+    name = f"for a name with a dot write field({ast.unparse(node)!r})"
+    if node.attr in FACT_FUNCTIONS and isinstance(node.value, ast.Name):
+        return f"write {node.attr}({node.value.id!r}); {name}"
+    return name
 
 
 def _check_bits(kind: type, lhs: int, rhs: int) -> None:

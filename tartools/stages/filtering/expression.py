@@ -24,6 +24,7 @@ from tartools.stages.filtering.evaluating import (
     CHARS_READ_PER_STEP,
     Evaluator,
     LimitError,
+    dot_advice,
 )
 from tartools.tar import Member
 
@@ -152,7 +153,7 @@ class Expression:
         methods = [method for names in ALLOWED_METHODS.values() for method in names]
         for part in ast.walk(self._node):
             if isinstance(part, ast.Attribute) and ast.unparse(part.value) == name and part.attr not in methods:
-                return f" (for a name with a dot write field({ast.unparse(part)!r}))"
+                return f" ({dot_advice(part)})"
         return ""
 
     def describe_values(self) -> str:
@@ -322,6 +323,7 @@ FOREIGN_OPERATORS = (  # operators of other languages, and ours
     *((r"&&", "and"), (r"\|\|", "or"), (r"!(?!=)", "not"), (r"<>", "!="), (r"===", "==")),
     *((r"\bAND\b", "and"), (r"\bOR\b", "or"), (r"\bNOT\b", "not")),
 )
+SEARCH_METHODS = ("contains", "search", "match", "fullmatch", "findall")  # of other libraries
 RESERVED_WORDS = {*keyword.kwlist} - {
     "and",
     "or",
@@ -394,13 +396,18 @@ def _advise(text: str) -> str:
     for pattern, word in FOREIGN_OPERATORS:
         if match := re.search(pattern, plain):
             return f"in place of {match[0]} write {word}"
-    if match := re.search(r"\b([A-Za-z]\w*)\s+contains\b", plain):
-        return f"to look for a part of a text write 'part' in {match[1]}"
-    if match := re.search(r"\b([A-Za-z]\w*)[.:]([A-Za-z][\w.]*)", plain):
+    if match := re.search(r"\b([A-Za-z]\w*)\s+(?:(?:contains|i?like|I?LIKE)\b|=?~)", plain):
+        return _search_advice(match[1])
+    if match := re.search(r"\b([A-Za-z][\w.]*?)(?:\.(?!.*:)|:)([A-Za-z][\w.]*)", plain):
         return json_advice(match[1], match[2])
     if match := next((word for word in re.finditer(r"\b[a-z]+\b", plain) if word[0] in RESERVED_WORDS), None):
         return f"{match[0]} has a meaning in Python: as the name of a field write field('{match[0]}')"
     return ""
+
+
+def _search_advice(field: str) -> str:
+    """Return advice how to look for a part of the text of *field* in an expression."""
+    return f"to look for a part of a text write 'part' in {field}, or match('p[ae]rt', {field})"
 
 
 def json_advice(field: str, path: str) -> str:
@@ -439,7 +446,10 @@ def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> No
         raise UsageError(f"** is not allowed in an expression: {ast.unparse(call)}")
     if isinstance(called, ast.Attribute):
         if called.attr not in methods:
-            raise UsageError(f".{called.attr}() is not allowed in an expression; these are: {' '.join(methods)}")
+            words = ast.unparse(called.value), ast.unparse(call.args[-1]) if call.args else "txt"
+            name = next((word for word in words if word.isidentifier() and word != "re"), "txt")
+            advice = _search_advice(name) if called.attr in SEARCH_METHODS else f"these are: {' '.join(methods)}"
+            raise UsageError(f".{called.attr}() is not allowed in an expression; {advice}")
         return
     if not isinstance(called, ast.Name):
         raise UsageError(f"not a function: {ast.unparse(called)}")
