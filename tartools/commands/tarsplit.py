@@ -223,6 +223,8 @@ def tarsplit(
             finish_shards(run.split(labelled, shards), shard_options)
             if group is not None and account.samples_in:
                 report_shares(partition.parts or (), shards.samples(), group, account)
+            elif partition.stratify is not None and account.samples_in:
+                warn_of_small_classes(partition, shards.samples(), account)
             shards.report_and_prune(f"values of {by.name}" if by is not None else "parts")
 
 
@@ -267,6 +269,16 @@ def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: C
     account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
     if uneven:
         account.warn(f"{'; '.join(uneven)}: the samples of one {group.name} stay together")
+
+
+def warn_of_small_classes(partition: Partition, counts: dict[str, int], account: Account) -> None:
+    """Warn if a part of *partition* has no samples by *counts*, since each value of --stratify has too few for all."""
+    if any(part.weight and not counts.get(part.name) for part in partition.parts or ()):
+        name = partition.stratify
+        account.warn(
+            f"each value of {name} has too few samples for a share in each part; --group {name}, without --stratify, "
+            "divides whole values among the parts"
+        )
 
 
 def finish_shards(shards: Iterator[str], shard_options: ShardOptions) -> None:

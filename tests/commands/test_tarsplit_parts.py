@@ -343,6 +343,21 @@ def test_older_shards(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "c0").exists() and os.listdir(tmp_path / "c2") == ["9.tar"]
 
 
+def test_classes_that_are_too_small_for_a_part_are_told(run: Run) -> None:
+    """With every value in one part, the part gets nothing, and its line alone does not say why."""
+    archive = make_tar([(f"{n}.who", b"%d" % (n // 4)) for n in range(20)])
+    done = run("tarsplit", "--parts", "train:0.9,val:0.1", "--stratify", "who", "-o", "{part}.tar", stdin=archive)
+    assert (done.status, done.stdout, done.stderr) == (
+        *(0, b"train.tar\n"),
+        "tarsplit: each value of who has too few samples for a share in each part; --group who, without --stratify, "
+        "divides whole values among the parts\ntarsplit: val: no samples; no shards written\n",
+    )
+    grouped = run("tarsplit", "--parts", "train:0.5,val:0.5", "--group", "who", "-o", "g-{part}.tar", stdin=archive)
+    assert sorted(grouped.stdout.split()) == [b"g-train.tar", b"g-val.tar"]
+    even = run("tarsplit", "--parts", "a:0.5,b:0.5", "--stratify", "who", "-o", "e-{part}.tar", stdin=archive)
+    assert (sorted(even.stdout.split()), even.stderr) == ([b"e-a.tar", b"e-b.tar"], "")
+
+
 def test_a_part_without_samples_is_told(run: Run, tmp_path: Path) -> None:
     (tmp_path / "val.tar").write_bytes(b"old")
     line = ["tarsplit", "--parts", "train:0.9,val:0.1", "-o", "{part}.tar", "--force"]
