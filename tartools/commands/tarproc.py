@@ -43,7 +43,7 @@ from typing import Annotated
 
 from tartools import cli, storage
 from tartools.cli import Option
-from tartools.errors import UsageError, several, shown
+from tartools.errors import CommandError, UsageError, several, shown
 from tartools.run.directories import DirectoryOptions, Errors, Outcome, SampleDirectories, SampleTask, path_text
 from tartools.run.results import OnFailure, collect_samples, last_log_line
 from tartools.run.shells import Shells, shell_arguments
@@ -186,7 +186,11 @@ def process_samples(
         tasks, threads = folders.write(samples), Threads(workers, make_runner(shells, work), shells.stop)
         window = max(MAX_SAMPLES_UNDER_WAY, workers)
         with closing(call_in_window(tasks, threads, window, ordered=not work.unordered, max_calls=2 * workers)) as run:
-            yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account, on_failure)
+            try:
+                yield from collect_samples(((task, outcome()) for task, outcome in run), folders, account, on_failure)
+            except CommandError as error:
+                error.message += relative_path_advice(work, folders.options.base)
+                raise
     if 0 < account.samples_in == account.left_out:
         place = "a subdirectory with " if folders.options.subdirs else ""
         name = os.fsdecode(folders.options.base)
@@ -213,6 +217,26 @@ def command_line(work: CommandOptions) -> str | None:
         raise UsageError(f"there is no program {work.words[0]!r}")
 
     return f"exec -- {shlex.join(work.words)}"
+
+
+def relative_path_advice(work: CommandOptions, base: bytes) -> str:
+    """Return advice, to end a message, if the command names a local file by a relative path; "" if not.
+
+    The command does not find it there: it runs in the directory of a sample, whose files are named *base*.
+    """
+    import shlex
+
+    lexer = shlex.shlex(work.line or "", posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    try:
+        words = work.words or list(lexer)
+    except ValueError:  # an open quote, perhaps of a here-document
+        words = []
+    prefix = os.fsdecode(base) + "."
+    relative = (word for word in words if not os.path.isabs(word) and not word.startswith(prefix))
+    if path := next((word for word in relative if os.path.isfile(word)), ""):
+        return f"; each sample has a directory of its own: write {shlex.quote(os.path.abspath(path))} for {path}"
+    return ""
 
 
 def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], Outcome]:

@@ -19,6 +19,7 @@ from tartools.run.directories import (
 )
 from tartools.samples.account import Account
 from tartools.samples.encoding import split_codec, text_payload
+from tartools.samples.filekeys import is_type_suffix
 from tartools.samples.sample import Sample
 from tartools.storage import scratch
 from tartools.tar import Member, Source, copy_range, join_path, split_path
@@ -43,11 +44,12 @@ def collect_samples(
 
     A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was read,
     depending on the options of *directories*; `on_failure(task, why)` is called before. *account*: counts samples left
-    out and failed; with subdirectories, `account.samples_out` counts the inputs that gave any sample.
+    out and failed, and gets a warning if no sample was changed; with subdirectories, `account.samples_out` counts the inputs that gave any sample.
     Order: that of *outcomes*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one is
     requested. Raises: CommandError naming shard and sample.
     """
     options = directories.options
+    ignored_file, is_changed = "", options.subdirs
     for task, outcome in outcomes:
         reader = _ResultReader(task, options.base, account)
         reuse = False
@@ -58,6 +60,8 @@ def collect_samples(
                 results = _read_results(reader, task, options.subdirs, options.log)
                 reuse = outcome.left_no_processes and reader.has_only_files and not options.subdirs
                 account.left_out += not results
+                is_changed = is_changed or not reader.is_unchanged(results)
+                ignored_file = ignored_file or reader.find_ignored_file()
             except SampleFailedError as error:
                 on_failure(task, str(error))
                 results = _handle_failure(task, str(error), options.errors, account)
@@ -65,6 +69,12 @@ def collect_samples(
             yield from results
         finally:
             directories.remove(task, reader.files, reuse=reuse)
+    if ignored_file and not is_changed:
+        name = path_text(options.base)
+        account.warn(
+            f"no sample was changed: a command left {ignored_file!r}, which is not named {name}.FIELD; "
+            f"{name}.{ignored_file} would become a field"
+        )
 
 
 def _handle_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
@@ -159,6 +169,20 @@ class _ResultReader:
         fields = [field for field in self._old if field in paths] + sorted(paths.keys() - self._old.keys())
         members = [self._make_member(key, field, paths[field]) for field in fields]
         return Sample(key, tuple(members), self._task.shard)
+
+    def is_unchanged(self, samples: list[Sample]) -> bool:
+        """True if *samples* are the one that was there before: by its key, and the fields and sizes of its members."""
+        if len(samples) != 1:
+            return False
+        before = [(member.path, member.size) for member in self._task.members]
+        return before == [(member.path, member.size) for member in samples[0].members]
+
+    def find_ignored_file(self) -> str:
+        """Return the name of a file of a known type in the directory read last that is no field; "" without one."""
+        names = (os.path.basename(file) for file in self.files)
+        prefix = self._base + b"."
+        others = (path_text(name) for name in names if not name.startswith(prefix) and name != self._base)
+        return next((name for name in sorted(others) if is_type_suffix(name.rpartition(".")[2])), "")
 
     def add_log(self, sample: Sample, field: bytes) -> Sample:
         """Return *sample* with the output of the command as the field *field*.

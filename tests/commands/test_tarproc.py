@@ -192,6 +192,34 @@ def test_if_no_command_leaves_a_field_that_is_said(options: str, place: str | No
     assert keys_in(some.stdout) and "left out" not in some.stderr
 
 
+def test_a_result_under_another_name_is_told(shell: Run, ten: bytes) -> None:
+    """Files of unknown types are scratch; once a sample has changed, all of them are."""
+    said = (
+        "tarproc: no sample was changed: a command left 'small.jpg', which is not named sample.FIELD; "
+        "sample.small.jpg would become a field\n"
+    )
+    for command, messages in (
+        ("cp sample.jpg small.jpg", said),
+        ("cp sample.jpg small.jpg; cp sample.jpg notes.tmp; test $TAR_INDEX = 3 || rm small.jpg", said),
+        ("cp sample.jpg notes.tmp", ""),
+        ("cp sample.jpg small.jpg; test $TAR_INDEX != 3 || echo longer >> sample.cls", ""),
+        ("cp sample.jpg small.jpg; test $TAR_INDEX != 3 || rm sample.cls", ""),
+    ):
+        assert shell(f"tarproc -p 2 -c '{command}' > out.tar", stdin=ten).stderr == messages
+    assert shell("tarproc --base x -c 'cp x.jpg sample.jpg' > out.tar", stdin=ten).stderr.startswith(
+        "tarproc: no sample was changed: a command left 'sample.jpg', which is not named x.FIELD; x.sample.jpg would"
+    )
+
+
+def test_a_file_beside_the_shard_has_its_whole_path_in_the_message(run: Run, tmp_path: Path, ten: bytes) -> None:
+    (tmp_path / "do it.py").write_text("")
+    said = f"passes them on); each sample has a directory of its own: write '{tmp_path}/do it.py' for do it.py\n"
+    assert run("tarproc", "-c", "python3 'do it.py'; exit 3", stdin=ten).stderr.endswith(said)
+    assert run("tarproc", "--", "bash", "-c", "exit 3", "do it.py", stdin=ten).stderr.endswith(said)
+    for command in ("exit 3", f"'{tmp_path}/do it.py'", 'exit 3 "', "exit 3 # sample.cls"):
+        assert "write" not in run("tarproc", "-c", command, stdin=ten).stderr
+
+
 def test_count(run: Run, ten: bytes) -> None:
     cut = ten[: len(make_tar(make_samples(4))) // 10240 * 10240 + 5000]
     done = run("tarproc", "-v", "-p", 4, "--count", 3, "-c", "true", stdin=cut)
