@@ -189,7 +189,9 @@ class Probe(NamedTuple):
         """Return the version. Raises: StorageError, with *url* in its message, if there is none."""
         if self.version is None:
             raise StorageError(
-                "this server has no ranges or no versions (ETag), so this can't be read in parts", url=url
+                "this server has no ranges or no versions (ETag), so this can't be read in parts (nginx has both; "
+                "shards can be read as a stream, by tarcat and tartools.train.WebDataset)",
+                url=url,
             )
         return self.version
 
