@@ -1,6 +1,6 @@
 """Runs tasks on a Ray cluster: one Ray task for each item, and Ray's own retries for lost workers and nodes.
 
-Only this module imports Ray, which comes with the extra `tartools[ray]`.
+Only this module imports Ray, which comes with the extra `ray`.
 """
 
 from __future__ import annotations

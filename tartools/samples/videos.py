@@ -53,7 +53,7 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
     except ImportError as error:
         if not isinstance(error, ModuleNotFoundError):
             raise TarToolsError(f"PyAV can't be loaded: {error}") from None
-        how = f"{how_to_install('av')} (or the extra tartools[video])"
+        how = f"{how_to_install('av')} (or the extra video)"
         raise TarToolsError(f"videos and MPEG-4 sounds need PyAV, which is not installed: {how}") from None
     file_type = type_of_file(file.read(MAGIC_BYTES))
     file.seek(0)

@@ -1,4 +1,4 @@
-"""PyTorch: datasets, samplers and loaders over shards and the tables of them. Extra: `tartools[train]`.
+"""PyTorch: datasets, samplers and loaders over shards and the tables of them. The extra `train`.
 
     loader = tartools.train.loader("train.parquet", batch_size=64, fields=("jpg;png", "cls"), decode="pil")
 

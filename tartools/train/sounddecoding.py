@@ -35,7 +35,7 @@ class Sound(Clip):
         )
         (waveform, rate), text = data[0]  # [1, 32000], 16000
 
-    *rate*: frames a second, to which sounds of other rates are resampled (by soxr: the extra `tartools[sound]`); None:
+    *rate*: frames a second, to which sounds of other rates are resampled (by soxr: the extra `sound`); None:
     as stored. *mono*: one channel, the mean of all. *seconds*: only so much is decoded, and read where payloads are
     read by ranges; a shorter sound comes whole, or with *pad* with zeros behind it. *at*: "begin", "middle" or
     "random", which depends on seed, epoch and sample alone, as random transforms do. WAV, FLAC, Ogg, Opus and MP3.
@@ -193,7 +193,7 @@ def resample(frames: np.ndarray[Any, Any], rate: int, new_rate: int) -> np.ndarr
     except ImportError:
         raise TarToolsError(
             f"resampling from {rate} to {new_rate} frames a second needs soxr, which is not installed: "
-            f"{how_to_install('soxr')} (or the extra tartools[sound])"
+            f"{how_to_install('soxr')} (or the extra sound)"
         ) from None
     resampled: np.ndarray[Any, Any] = soxr.resample(frames, rate, new_rate)
     return resampled

@@ -43,7 +43,7 @@ class Video(Clip):
     or "random", which depends on seed, epoch and sample alone, as random transforms do; or "spread", for frames at even
     distances from all of the video. *fps*: frames a second, which leaves out or repeats some; None: each one. Where
     payloads are read by ranges, little more than the clip is read. MP4, MOV, Matroska, WebM, AVI, MPEG and Flash, by
-    PyAV (the extra `tartools[video]`).
+    PyAV (the extra `video`).
 
     Raises: ValueError for numbers that are not above 0, and another *size* or *at*.
     """

@@ -303,7 +303,7 @@ class _HubObject:
         Raises: StorageError if huggingface_hub is missing; UsageError if the URL names a commit.
         """
         if find_spec("huggingface_hub") is None:
-            message = f"a library for uploads to the hub is missing: {how_to_install('tartools[hf]')}"
+            message = f"a library for uploads to the hub is missing: {how_to_install('huggingface_hub')}"
             raise StorageError(f"{message}; or write files, and upload them by hf upload", url=self.url)
         if re.fullmatch(COMMIT_PATTERN, self._place.revision):
             raise UsageError("a commit does not change: name a branch, or none for main", url=self.url)
