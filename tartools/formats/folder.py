@@ -79,6 +79,8 @@ def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
     left_out = [os.fsdecode(path) for path in sorted(tree.left_out)]
     report_left_out(printable(folder.path), left_out, [] if skip_special else tree.specials, "files", account)
     names = dict(zip(tree.files, tree.files, strict=True))
+    if not names:
+        account.warn(f"{printable(folder.path)}: no files, so the archive has no samples")
     if folder.dots == "last":
         names = {path: replace_early_dots(path) for path in tree.files}
         check_distinct_keys(names, folder.path)

@@ -5,12 +5,13 @@ A column is a field (`cls`), a path into a field that holds JSON (`meta.json:siz
 """
 
 import io
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, UsageError, shown
 from tartools.samples.encoding import split_codec
-from tartools.samples.filetypes import suffix_of
+from tartools.samples.filetypes import FACT_FUNCTIONS, suffix_of
 from tartools.samples.payloads import parse_json, unpack
 from tartools.samples.sample import Sample, failure_of
 from tartools.tar import Member, read_range
@@ -157,12 +158,15 @@ def comma_advice(words: str) -> str:
 
 
 def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
-    """Return advice for a column *name* that is none of *fields*, if it may be a value inside the JSON of one; else "".
+    """Return advice for a column *name* that is none of *fields*; "" if there is none.
 
-    *fields*: those that there are; None: unknown.
+    It may be a value inside the JSON of one of *fields*, or a fact about the payload of one. *fields*: those that there
+    are; None: unknown.
 
     >>> path_advice("json.class", ["jpg", "json"]), path_advice("seg.png", ["seg"])
     (' (a value inside JSON is json:class)', '')
+    >>> path_advice("width(jpg)", ["jpg"])
+    ' (tarindex --facts makes a table with the column jpg.width)'
     """
     folded = None if fields is None else {field.lower() for field in fields}
     for word in name.split():
@@ -173,6 +177,10 @@ def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
                 is_json = suffix_of(split_codec(field)[0]) in JSON_SUFFIXES
                 if is_json and (folded is None or field.lower() in folded):
                     return f" (a value inside JSON is {field}:{'.'.join(parts[end:])})"
+    if match := re.fullmatch(r"(?:(\w+)\('?([\w.]+)'?\)|([\w.]+)\.(\w+))", name):
+        fact, field = match[1] or match[4], match[2] or match[3]
+        if fact in FACT_FUNCTIONS and (folded is None or field.lower() in folded):
+            return f" (tarindex --facts makes a table with the column {field}.{fact})"
     return ""
 
 

@@ -148,7 +148,7 @@ def check_readable(url: str) -> int | None:
     try:
         status = os.stat(path)
     except OSError as error:  # not by `translate_os_errors`, whose block costs 2 µs a file
-        raise StorageError(error.strerror or str(error), url=url) from error
+        raise StorageError(f"{error.strerror or error}{_several_names_advice(path)}", url=url) from error
     except ValueError as error:
         raise StorageError(f"not a file name: {error}", url=url) from error
     if stat.S_ISDIR(status.st_mode):
@@ -156,6 +156,16 @@ def check_readable(url: str) -> int | None:
     if not os.access(path, os.R_OK):
         raise StorageError(os.strerror(errno.EACCES), url=url)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _several_names_advice(path: str) -> str:
+    """Return advice, to end a message, if *path*, which does not exist, was meant as several names; "" if not."""
+    if path.count("{") != path.count("}"):
+        return " (a range is written {000..147}: a brace is missing)"
+    words = path.split()
+    if len(words) > 1 and all(os.path.exists(word) for word in words):
+        return " (in quotes this is one name: write the names without quotes around all of them)"
+    return ""
 
 
 def check_listed(urls: Iterable[str]) -> None:

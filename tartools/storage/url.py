@@ -114,6 +114,10 @@ class Url(str):
         """
         if self.scheme in SCHEMES or (self.scheme == SPLIT and verb == "read"):
             return self.record.module
+        if self.scheme.lower() in SCHEMES:
+            raise StorageError(
+                f"cannot {verb} {self.scheme}: URLs (write {self.scheme.lower()}: in lower case)", url=self
+            )
         schemes = ", ".join(f"{name}:" for name in SCHEMES if name not in ("", "-"))
         raise StorageError(f"cannot {verb} {self.scheme}: URLs (supported are plain paths, {schemes})", url=self)
 

@@ -214,6 +214,13 @@ def test_names_of_files_are_keys(run: Run, tmp_path: Path) -> None:
     assert "o.jsonl: line 2, column __key__: the key 'a' is that of line 1 too" in run("tarcreate", "o.jsonl").stderr
 
 
+def test_a_folder_without_files_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "bare/below").mkdir(parents=True)
+    done = run("tarcreate", "--folder", "bare")
+    assert (done.status, members_of(done.stdout)) == (0, [])
+    assert done.stderr == "tarcreate: bare: no files, so the archive has no samples\n"
+
+
 def test_what_is_no_plan_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "pic.jpg").write_bytes(b"\xff\xd8\xff\xe0\0\x10JFIF\0")
     said = run("tarcreate", "pic.jpg").failure(lines=1)

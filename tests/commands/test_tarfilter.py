@@ -123,6 +123,17 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty.txt"]
 
 
+def test_names_of_files_in_a_list_of_keys_are_told(run: Run, tmp_path: Path) -> None:
+    """With --invert they would let everything through."""
+    (tmp_path / "k.txt").write_text("a.txt\n")
+    archive = make_tar([("a.txt", b"1"), ("b.txt", b"2")])
+    said = "no sample had 1 of the 1 keys; the first is 'a.txt' (keys have no suffix: 'a')\n"
+    assert run("tarfilter", "--keys", "k.txt", "--invert", stdin=archive).stderr == f"tarfilter: {said}"
+    (tmp_path / "k.txt").write_text("c\n")
+    said = "no sample had 1 of the 1 keys; the first is 'c'\n"
+    assert run("tarfilter", "--keys", "k.txt", "--invert", stdin=archive).stderr == f"tarfilter: {said}"
+
+
 def test_the_report_says_what_each_output_got(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar(some(10)))
     for suffix in ("tar", "parquet"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tartools.samples.account import Account
 from tartools.samples.batch import Batch, SampleColumns
+from tartools.samples.filekeys import key_of_file
 from tartools.samples.filetypes import FACT_FUNCTIONS
 from tartools.samples.sample import Sample
 from tartools.samples.values import INDEX_NAME, PSEUDO_FIELDS, Column, as_text, field_list
@@ -174,9 +175,12 @@ class Filter:
         """At the end: warn in *account* if no sample was chosen, and of keys and fields that no sample had."""
         messages = []
         if self._absent_keys:
-            first = min(self._absent_keys).decode("utf-8", "surrogateescape")
+            absent = min(self._absent_keys)
+            first, stem = (name.decode("utf-8", "surrogateescape") for name in (absent, key_of_file(absent)))
+            advice = "" if stem == first else f" (keys have no suffix: {stem!r})"
             messages.append(
                 f"no sample had {len(self._absent_keys)} of the {len(self._keys or ())} keys; the first is {first!r}"
+                f"{advice}"
             )
         fields = {";".join(choices) for choices in self._absent_words}
         fields_seen = dict(self._fields_seen)
