@@ -312,8 +312,10 @@ SEARCHED = {  # what people type into the search of the site -> a page that has 
     "memory": "memory.html",
     "patient": "cookbook.html",
     "group": "order.html",
-    "audio": "questions.html",
-    "token": "training/mixtures.html",
+    "audio": "training/sound.html",
+    "token": "training/text.html",
+    "ddp": "training/pytorch.html",
+    "collate_fn": "training/webdataset.html",
 }
 
 
@@ -403,7 +405,7 @@ def test_the_site_names_mandoc_if_it_is_missing(tmp_path: Path) -> None:
 def test_the_cookbook_does_what_it_says(tmp_path: Path) -> None:
     text = (ROOT / "docs/cookbook.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert text.count("\n## ") == 26 and {kind for kind, _ in blocks} == {"sh", "python", "text"}
+    assert text.count("\n## ") == 27 and {kind for kind, _ in blocks} == {"sh", "python", "text"}
     environment = clean_environment()
     folder, printed = tmp_path, ""
     for kind, code in blocks:
