@@ -446,9 +446,9 @@ def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> No
         raise UsageError(f"** is not allowed in an expression: {ast.unparse(call)}")
     if isinstance(called, ast.Attribute):
         if called.attr not in methods:
-            words = ast.unparse(called.value), ast.unparse(call.args[-1]) if call.args else "txt"
-            name = next((word for word in words if word.isidentifier() and word != "re"), "txt")
-            advice = _search_advice(name) if called.attr in SEARCH_METHODS else f"these are: {' '.join(methods)}"
+            words = ast.unparse(called.value), ast.unparse(call.args[-1]) if call.args else ""
+            searched = next((word for word in words if word.isidentifier() and word != "re"), "txt")
+            advice = _search_advice(searched) if called.attr in SEARCH_METHODS else f"these are: {' '.join(methods)}"
             raise UsageError(f".{called.attr}() is not allowed in an expression; {advice}")
         return
     if not isinstance(called, ast.Name):
