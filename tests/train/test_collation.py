@@ -172,3 +172,17 @@ def test_padded_says_what_does_not_fit() -> None:
         padded([(0, torch.zeros(3, 4, 5)), (0, torch.zeros(3, 5, 4))])
     with pytest.raises(UnequalBatchError, match=r"^field 'x' is None in sample 1"):
         padded([{"x": torch.zeros(2)}, {"x": None}])
+
+
+@pytest.mark.parametrize("workers", [0, *also(2)])
+def test_a_loader_of_their_own_with_padded_says_what_to_write(workers: int) -> None:
+    """As docs/training/webdataset.md has it; torch's default function says that stack expects equal sizes."""
+    stream = WebDataset("a.tar").decode("torchrgb8").to_tuple("jpg", "cls")
+    for data in (stream, TableDataset("a.tar", fields="jpg cls", decode="torchrgb8")):
+        with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+            next(iter(DataLoader(data, 4)))
+        with pytest.raises(UnequalBatchError) as caught:
+            next(iter(DataLoader(data, 4, collate_fn=padded, num_workers=min(workers, 1))))
+        assert f"item 0 has {SHAPES.partition(' has ')[2]}{RESIZE}" in str(caught.value)
+        lists = next(iter(DataLoader(data, 4, collate_fn=list)))
+        assert [picture.shape[1:] for picture, _ in lists] == [(height, width) for width, height in SIZES]
