@@ -44,7 +44,8 @@ def collect_samples(
 
     A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was read,
     depending on the options of *directories*; `on_failure(task, why)` is called before. *account*: counts samples left
-    out and failed, and gets a warning if no sample was changed; with subdirectories, `account.samples_out` counts the inputs that gave any sample.
+    out and failed, and warns if commands changed no sample, but left files under other names; with subdirectories,
+    `account.samples_out` counts the inputs that gave any sample.
     Order: that of *outcomes*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one is
     requested. Raises: CommandError naming shard and sample.
     """
