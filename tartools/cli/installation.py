@@ -17,7 +17,10 @@ MANUAL_LINE = re.compile(r'^(\.\\" install ([\w,.]+)\n\.IR )"[^"]*"', re.MULTILI
 
 
 def requirement(extras: str, published: bool) -> str:
-    """Return the requirement that pip and pipx install for *extras*, quoted for a shell: `'.[train]'` in a clone."""
+    """Return the requirement that pip and pipx install for *extras*, quoted for a shell: `'.[train]'` in a clone.
+
+    *extras*: names with commas, or "." for none. *published*: True: from the package index, False: in a clone.
+    """
     package = "tartools" if published else "."
     return package if extras == "." else f"'{package}[{extras}]'"
 

@@ -56,7 +56,10 @@ NO_CHECKSUM = "the store keeps no checksum of all of its bytes; download it, and
 
 
 class Prefixes(cli.Group):
-    """Options for the prefixes to list: urls, lists of them (files_from), null (names end with NUL), allow_pipe."""
+    """Options for the prefixes to list: urls, lists of them (files_from), null (names end with NUL), allow_pipe.
+
+    Without any, the current directory is listed. allow_pipe: lists may name commands.
+    """
 
     urls: Annotated[
         list[str] | None,

@@ -152,14 +152,14 @@ class CommandSorter(NamedTuple):
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
         """Return the row numbers of *inputs* in order, by values in columns; None if columns lack the values.
 
-        Counts the samples in *account*. Raises: UnsortableRowsError if rows have one key and different fields.
+        Counts the samples in *account*. Raises: UnsortableRowsError if several rows have one key but different fields.
         """
         return sortrows.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
 
     def positions_by_samples(self, run: Pass[int], inputs: "RowInputs") -> Iterator[int]:
         """Return the row numbers of *inputs* in order, by values that are read from the samples of *run*.
 
-        Raises: UnsortableRowsError if rows have one key and different fields.
+        Raises: UnsortableRowsError if several rows have one key but different fields.
         """
         return sortrows.positions_by_samples(run, inputs, self.order, self.memory)
 

@@ -217,7 +217,7 @@ class RepeatedKeyDetector:
         self.remaining = MAX_KEYS_REMEMBERED  # samples whose keys are still to be compared
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """Compare the *keys* of the next samples with earlier ones, while they are among the first 10,000."""
+        """Compare the *keys* of the next samples, in order, with earlier ones, as long as `remaining` is not 0."""
         keys = keys[: self.remaining]
         if not keys:
             return

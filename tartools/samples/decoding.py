@@ -235,7 +235,10 @@ def set_decoding_size(picture: Image, side: int) -> bool:
 
 
 def convert_colours(picture: Image) -> Image:
-    """Return *picture* as RGB, as RGBA if parts may be transparent, or as grey if it has no colours."""
+    """Return *picture* as RGB, or as RGBA if parts may be transparent; of 1 bit, or over 8 bits of grey, as grey ("L").
+
+    Over 8 bits are scaled from the lowest value to the highest.
+    """
     if picture.mode in DEEP_GREY_MODES:
         picture = picture.convert("F")
         picture.info.pop("transparency", None)  # a value that scaling would change

@@ -63,9 +63,9 @@ def turn_upright(picture: Image) -> None:
 
 
 def turn_array(pixels: Any, orientation: int) -> Any:
-    """Return *pixels*, shaped (height, width) or (height, width, channels), turned upright: a copy unless 1.
+    """Return *pixels*, shaped (height, width) or (height, width, channels), turned upright: a new array.
 
-    *orientation*: from 1 to 8, as stored.
+    *orientation*: from 1 to 8, as stored; for 1 the array itself is returned.
     """
     import numpy as np
 

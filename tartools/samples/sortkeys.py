@@ -189,7 +189,7 @@ def text_of_key(encoded: bytes) -> bytes:
 
 
 def int_bytes(value: bytes) -> bytes | None:
-    """Return the encoding of a whole number of any length; None if *value* is not one.
+    """Return *value*, a whole number as text, of any length, as bytes that sort like numbers; None if it is not one.
 
     >>> int_bytes(b" -12 ") < int_bytes(b"-3") < int_bytes(b"0") == int_bytes(b"-00") < int_bytes(b"+010")
     True
@@ -208,7 +208,7 @@ def _encode_digits(digits: bytes) -> bytes:
 
 
 def float_bytes(value: bytes) -> bytes | None:
-    """Return the encoding of a number; None if *value* is not one. NaN cannot be sorted, so it is None too.
+    """Return *value*, a number as text, as 8 bytes that sort like numbers; None if it is not one, and for NaN.
 
     >>> float_bytes(b"-inf") < float_bytes(b"-1e-3") < float_bytes(b"-0") == float_bytes(b"0.0") < float_bytes(b".5")
     True
@@ -222,7 +222,7 @@ def float_bytes(value: bytes) -> bytes | None:
 
 
 def version_bytes(value: bytes) -> bytes:
-    """Return the encoding of a version, much like `sort -V`: digits sort as numbers, and before all other bytes.
+    """Return *value*, a version, as bytes that sort like `sort -V`, about: digits as numbers, before all other bytes.
 
     >>> sorted([b"a.", b"a10", b"a7", b"a007", b"a"], key=version_bytes)
     [b'a', b'a007', b'a7', b'a10', b'a.']

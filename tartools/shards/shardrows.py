@@ -128,7 +128,7 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
 
     Shards are read and indexed now. The caller counts the samples in *account* as it takes the rows.
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
-    and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
+    and for a table that lacks a column of `indexing.facts`; SampleError for a sample that a row can't list.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -334,8 +334,9 @@ class Update(NamedTuple):
 def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Indexing) -> Update:
     """Return the rows for an update of the table *old*: the rows of the shards *urls*, in this order.
 
-    If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists all
-    its samples in order, in its present version, and has all columns for `indexing.facts`; other shards are read.
+    If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists its
+    samples in order, from the first one on, in its present version, and has all columns for `indexing.facts`; other
+    shards are read.
 
     Raises: UsageError for stdin, commands and tables among *urls*, and for a shard that is named twice; StorageError
     for a shard that can't be read in parts; SampleError for a field of `indexing.facts` that no sample read has.

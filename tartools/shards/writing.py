@@ -56,8 +56,8 @@ class SampleWriter:
     Refuses two adjacent samples with one key, which a reader would take for one sample. `samples`: number of samples so
     far. `size`, `bytes_written`: bytes of the tar so far, without its end. `output`: the open output.
 
-    Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts `gzip`, or
-    names a table.
+    Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts
+    `destination.gzip`, or names a table.
     """
 
     def __init__(self, destination: Destination) -> None:

@@ -123,7 +123,7 @@ class FullHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset of the end of the member's padding in the buffer."""
+        """Offset in the buffer at which the member ends, padding included."""
         return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded_size(self.size)
 
 

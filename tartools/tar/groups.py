@@ -109,7 +109,8 @@ class ScatteredGroup(NamedTuple):
 class Special(NamedTuple):
     """A member that is no regular file, and no part of a sample: its `name`, and its `kind` in words ("hard link").
 
-    `silent`: True if it is skipped without a message.
+    `silent`: True if it is skipped without a message. Two kinds are notes, and skip nothing: `FOREIGN_PREFIX`, about a
+    member that is a sample's, and "missing end", about the archive, with its URL as `name`.
     """
 
     name: str

@@ -128,7 +128,7 @@ def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description
 
 
 def may_be_sound(member: Member) -> bool:
-    """True if *member* is or should be a sound, by its first bytes or its field."""
+    """True if *member* is a sound, by its first bytes, or should be WAV, FLAC or Ogg, by the suffix of its field."""
     suffix, head = _suffix_and_magic(member)
     return is_sound(suffix, head) or guess_type(head).kind == SOUND
 

@@ -45,7 +45,7 @@ SUBTYPE_NAMES = {
 
 
 def is_sound(suffix: str, head: bytes) -> bool:
-    """True if a payload that begins with *head*, in a field with this *suffix*, is or should be a sound."""
+    """True if a payload that begins with *head*, in a field with this *suffix*, is or should be WAV, FLAC or Ogg."""
     return suffix in DECODABLE_SOUNDS or _begins_as_sound(head)
 
 
