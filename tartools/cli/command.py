@@ -31,7 +31,6 @@ class Command:
     Attributes:
       name: name of the command; several words ("tartools demo") for one without a script, which has no options of
         `Common`, draws no progress and prints no totals.
-      manual: the whole text of the help and the man page, without the options.
       summary: first line of the manual.
       trouble: exit status after a failure or an omission.
       interspersed: True if options may follow arguments.
@@ -44,15 +43,22 @@ class Command:
         interspersed: bool = True,
         trouble: int = 1,
         name: str = "",
+        complete: Callable[[str], str] = str,
     ) -> None:
         self.interspersed = interspersed
         self.trouble = trouble
         self.name = name or function.__name__
         self._common: dict[str, Any] = {"about": About} if name else {"common": Common, "about": About}
-        self.manual = manual.strip("\n")
-        self.summary = self.manual.partition("\n")[0]
+        self._manual = manual.strip("\n")
+        self._complete = complete
+        self.summary = self._manual.partition("\n")[0]
         self._function = function
         self._hints = {name: hint for name, hint in type_hints(function).items() if name != "return"}
+
+    @property
+    def manual(self) -> str:
+        """The whole text of the help and the man page, without the options."""
+        return self._complete(self._manual)
 
     @property
     def parameters(self) -> dict[str, Declared]:
@@ -204,12 +210,18 @@ def _values_of(group: Any, values: dict[str, Any]) -> Any:
 
 
 def command(
-    manual: str | None, *, interspersed: bool = True, trouble: int = 1, name: str = ""
+    manual: str | None,
+    *,
+    interspersed: bool = True,
+    trouble: int = 1,
+    name: str = "",
+    complete: Callable[[str], str] = str,
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Return a decorator that makes a function the `Command` of its name, with *manual* as its help and man page.
 
     `interspersed`: if False, all words after the first argument are arguments, even if they begin with a hyphen.
     `trouble`: exit status after a failure or an omission; otherwise it is the number that the function returns, 0 for
-    None. `name`: for a command without a script, such as "tartools demo".
+    None. `name`: for a command without a script, such as "tartools demo". `complete(manual)`: returns the manual with
+    its tables filled in; called when the manual is shown.
     """
-    return lambda function: Command(function, manual or "", interspersed, trouble, name)
+    return lambda function: Command(function, manual or "", interspersed, trouble, name, complete)

@@ -13,7 +13,7 @@ from tartools.samples.values import require_safe_key
 from tartools.shards.reading import Reading, close_at_end, read_samples
 from tartools.stages import select
 from tartools.storage.outputformats import JSON_LINES, OutputFormat
-from tartools.storage.streams import Sink
+from tartools.storage.streams import Sink, write_lines
 from tartools.storage.url import Url
 from tartools.tar.compression import split_packed
 
@@ -116,6 +116,4 @@ def check_safe_key(sample: Sample) -> Sample:
 
 def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> None:
     """Write *lines* to *sink*; if *output* is a terminal, with control characters escaped."""
-    from tartools.formats.textwrite import write_lines
-
     write_lines(map(process.printable_lines, lines) if output.is_terminal else lines, sink)

@@ -12,14 +12,14 @@ def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> Non
 
     *report*: the module of `tartools.show` that makes tables and lines of such facts, by `parts` and `plain_lines`.
     """
-    from tartools.show import terminal
-    from tartools.show.sections import draw_report
-
     if as_json:
         import json
 
         written = json.dumps(facts, indent=2) + "\n"
     elif os.isatty(1):
+        from tartools.show import terminal
+        from tartools.show.sections import draw_report
+
         written = draw_report(report.parts(facts), terminal.detect_screen(terminal.NO_PROTOCOL))
     else:
         written = "".join(f"{line}\n" for line in report.plain_lines(facts))

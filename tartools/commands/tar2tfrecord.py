@@ -30,7 +30,7 @@ from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.stages import select
 from tartools.storage.outputformats import TFRECORD
-from tartools.storage.streams import Sink
+from tartools.storage.streams import Sink, write_lines
 
 
 @cli.command(__doc__)
@@ -40,7 +40,7 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
     *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a
     duplicate name.
     """
-    from tartools.formats import textwrite, tfrecord
+    from tartools.formats import tfrecord
     from tartools.samples.columnfields import ChosenColumns
 
     words = select.parse_words(selection.fields) or None
@@ -48,6 +48,6 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
         """Write a framed tf.train.Example to *sink* for each sample; leave out samples without a chosen field."""
-        textwrite.write_lines(tfrecord.make_frames(samples, account, chosen), sink)
+        write_lines(tfrecord.make_frames(samples, account, chosen), sink)
 
     export(account, source, output, TFRECORD, write, selection, check=tfrecord.check_protobuf)

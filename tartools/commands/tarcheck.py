@@ -91,8 +91,7 @@ Examples:
       jq -r '.findings[] | select(.code == "broken-picture").places[].key'
 """
 
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -104,35 +103,41 @@ from tartools.samples.account import Account
 from tartools.shards.reading import Reading, ShardPolicy
 from tartools.show import checkreport
 from tartools.stages import select
-from tartools.stages.checking.across import compare_fields, note_shard_sizes, note_size_outliers
+from tartools.stages.checking.across import Repeated, compare_fields, note_shard_sizes, note_size_outliers
 from tartools.stages.checking.checked import Checking, InputsToCheck, inputs_to_check
 from tartools.stages.checking.codes import CODES, SEVERITIES
-from tartools.stages.checking.fixing import Fix, PendingSamples, actions_of, destinations
 from tartools.stages.externalsort import external_sort
-from tartools.stages.samplefiles import SampleFiles
 from tartools.stages.summary import Summary
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
+    from tartools.shards.writing import Destination
+    from tartools.stages.checking.fixing import PendingSamples
     from tartools.stages.checking.readers import ReaderRules
     from tartools.storage.checksums import ListedSums
 
 MAX_NAMES_WARNED = 10  # names of unread shards in a warning
 HELP_COLUMNS = 78  # help indents by two
 FIX_KEEPS_HINT = " (--fix keeps it)"
-MANUAL = __doc__ or ""
-for weight in SEVERITIES:
-    listed = (
-        textwrap.fill(
-            about.means + (FIX_KEEPS_HINT if about.is_saved else ""),
-            HELP_COLUMNS,
-            initial_indent=f"  {code:25}",
-            subsequent_indent=" " * 27,
+
+
+def list_codes(manual: str) -> str:
+    """Return *manual* with the codes of findings and their meanings in place of {error}, {warning} and {note}."""
+    import textwrap  # a run does not show them
+
+    for weight in SEVERITIES:
+        listed = (
+            textwrap.fill(
+                about.means + (FIX_KEEPS_HINT if about.is_saved else ""),
+                HELP_COLUMNS,
+                initial_indent=f"  {code:25}",
+                subsequent_indent=" " * 27,
+            )
+            for code, about in CODES.items()
+            if about.weight == weight
         )
-        for code, about in CODES.items()
-        if about.weight == weight
-    )
-    MANUAL = MANUAL.replace(f"{{{weight}}}", "\n".join(listed))
+        manual = manual.replace(f"{{{weight}}}", "\n".join(listed))
+    return manual
 
 
 class CheckOptions(cli.Group):
@@ -180,7 +185,7 @@ class FixOptions(cli.ShardOutputs):
     sums: cli.Sums = None
 
 
-@cli.command(MANUAL)
+@cli.command(__doc__, complete=list_codes)
 def tarcheck(
     account: Account, source: cli.Inputs, options: CheckOptions, repair: FixOptions, resources: cli.ResourceOptions
 ) -> int:
@@ -208,14 +213,14 @@ def tarcheck(
     if last_dot and shards.tables:
         url = urls[min(shards.tables)]
         raise UsageError("--dots last is for shards, and this is a table: name the shards that it lists", url=url)
-    places = destinations(repair.output, repair.force, shards, repair.checksums) if repair.output else None
+    places = destinations_of(repair, shards)
     # workers compare keys where a large shard is cut, and these are the keys up to the first dot
     max_workers = 1 if last_dot else cli.count_workers(resources.parallel)
     checking = Checking(shards, account, options.decode, max_workers, reader)
     sort = partial(external_sort, memory=resources.memory, tmpdir=resources.tmpdir)
-    doings = actions_of(checking.find_repeats(sort))
-    pending = PendingSamples(sort(doings)) if places else None
-    for _ in doings:
+    repeats = checking.find_repeats(sort)
+    pending = pending_samples(repeats, sort) if places else None
+    for _ in repeats:
         pass  # runs the check to its end; with --fix, `pending` has done so
     account.check()
     summary = checking.summary
@@ -235,11 +240,32 @@ def tarcheck(
         if hint := simplejpeg_hint(summary.fields):
             account.warn(hint)
     if places and pending:
+        from tartools.stages.checking.fixing import Fix
+        from tartools.stages.samplefiles import SampleFiles
+
         account.samples_in = account.samples_out = 0
         files = SampleFiles(resources.tmpdir)
         Fix(shards, places, pending, words, repair.unique, ignored, checking.decode, account, files).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
+
+
+def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destination] | None":
+    """Return the sinks of the samples of *shards* that --fix writes; None without it. Raises: as `destinations`."""
+    if not repair.output:
+        return None
+    from tartools.stages.checking.fixing import destinations  # only --fix needs what writes shards
+
+    return destinations(repair.output, repair.force, shards, repair.checksums)
+
+
+def pending_samples(
+    repeats: Iterator[Repeated], sort: Callable[[Iterator[bytes]], Iterator[bytes]]
+) -> "PendingSamples":
+    """Return what --fix does with samples of *repeats*, groups that share a key. `sort(records)`: sorts the records."""
+    from tartools.stages.checking.fixing import PendingSamples, actions_of
+
+    return PendingSamples(sort(actions_of(repeats)))
 
 
 def ignored_codes(options: CheckOptions) -> frozenset[str]:

@@ -33,7 +33,6 @@ Examples:
     tarls s3://bucket/train/ | tarcat -T - | tarsplit -s 1e9 -o train
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -43,12 +42,12 @@ from typing import Annotated
 from tartools import cli, storage
 from tartools.cli import Option, process
 from tartools.errors import StorageError, UsageError, shown
-from tartools.formats import textwrite
 from tartools.samples.account import Account
 from tartools.storage.expand import add_lists
 from tartools.storage.listing import ls
 from tartools.storage.names import escape_name, fold_numbers, is_literal
 from tartools.storage.objects.contract import ListedObject
+from tartools.storage.streams import write_lines
 from tartools.storage.url import Url
 from tartools.tar import compression
 
@@ -99,7 +98,7 @@ def tarls(account: Account, prefixes: Prefixes, form: ListingOptions) -> None:
     with storage.open_sink("-") as sink:
         lines = format_entries(entries, form, prefixes.end, account)
         encoded = (line.encode("utf-8", "surrogateescape") for line in lines)
-        textwrite.write_lines(map(process.printable_lines, encoded) if os.isatty(1) else encoded, sink)
+        write_lines(map(process.printable_lines, encoded) if os.isatty(1) else encoded, sink)
 
 
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
@@ -132,6 +131,8 @@ def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: s
         yield from (line + end for line in checksum_lines(entries, account))
         return
     if form.json:
+        import json
+
         for url, size, modified, *_ in entries:
             yield json.dumps({"url": url, "size": size, "modified": format_time(modified)}) + end
         return

@@ -69,10 +69,10 @@ from tartools.errors import TarToolsError, UsageError, several, shown
 from tartools.samples.account import Account
 from tartools.samples.sample import Sample
 from tartools.shards.reading import Reading, close_at_end, read_samples
-from tartools.show import pager, sheet, terminal
+from tartools.show import sheet, terminal
 from tartools.show.sections import MAX_PLACES_LISTED
 from tartools.show.statreport import flaw_lines
-from tartools.stages import select, shuffle
+from tartools.stages import select
 from tartools.stages.summary import Summary
 from tartools.storage.outputformats import HTML
 from tartools.tar.groups import Need
@@ -154,6 +154,8 @@ def tarshow(
         if first is not None and page_options.url is None:
             samples = select.take_first(samples, first)
         if page_options.drawn is not None and page_options.url is None:
+            from tartools.stages import shuffle
+
             samples = shuffle.draw_samples(samples, page_options.drawn, page_options.seed, account)
         return samples
 
@@ -168,6 +170,8 @@ def tarshow(
             title = shown(urls[0]) + (f" and {len(urls) - 1:,} more" if urls[1:] else "")
             page_of_samples(samples, page_options.url, page_options, title, first, account)
         elif interactive:
+            from tartools.show import pager
+
             with terminal.take_over() as keys:
                 pager.Pager(samples, keys, partial(terminal.detect_screen, pictures), account, total()).run()
         else:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tartools.errors import SampleError, several
 from tartools.formats.folder import is_left_out
-from tartools.formats.textwrite import make_line_maker, write_lines
+from tartools.formats.textwrite import make_line_maker
 from tartools.samples.account import Account
 from tartools.samples.filetypes import BY_SUFFIX, NUMBER_SUFFIXES, PICTURE, SOUND, TEXTS, VIDEO, suffix_of
 from tartools.samples.payloads import parse_json
@@ -24,6 +24,7 @@ from tartools.samples.sample import Sample, failure_of, field_name
 from tartools.samples.unicodeforms import to_nfc
 from tartools.samples.values import PSEUDO_FIELDS, Column, comma_advice, field_list, make_getter, text_of
 from tartools.storage.outputfolder import OutputFolder
+from tartools.storage.streams import write_lines
 from tartools.tar import Member, copy_payload, split_path
 
 FILE_COLUMN = "file_name"  # of a table: the main file of a sample; others have names that end in _file_name

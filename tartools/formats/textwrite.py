@@ -25,7 +25,6 @@ from tartools.samples.values import (
     parse_column,
     path_advice,
 )
-from tartools.storage.streams import Sink
 from tartools.tables.listed import (
     ABSENT_VALUE,
     column_answers,
@@ -34,7 +33,6 @@ from tartools.tables.listed import (
     values_in_columns,
 )
 
-WRITE_CHUNK_BYTES = 1 << 16  # bytes collected before they are written
 FILL_HINT = "(--fill STR writes STR instead)"
 
 
@@ -261,23 +259,6 @@ def make_line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[objec
         return "\t".join(escape(str(value)) for value in values) + "\n"
 
     return line
-
-
-def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
-    """Write *parts* to *sink*, WRITE_CHUNK_BYTES or more at a time, and the rest at the end.
-
-    If *parts* raises, the parts before are still written.
-    """
-    pending = bytearray()
-    try:
-        for part in parts:
-            pending += part
-            if len(pending) >= WRITE_CHUNK_BYTES:
-                full, pending = pending, bytearray()
-                sink.write(full)
-    finally:
-        if pending:
-            sink.write(pending)
 
 
 # ---- values for cells: from the samples, or from the columns of a table ----

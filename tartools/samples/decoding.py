@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from tartools.errors import TarToolsError, how_to_install, printable
 from tartools.samples.filetypes import BY_SUFFIX, suffix_of
 from tartools.samples.orientation import orientation_of, turn_upright
+from tartools.samples.payloads import MAX_ERROR_CHARS
 from tartools.samples.pictureformats import open_picture
 from tartools.tar import Member
 
@@ -32,7 +33,6 @@ NO_AVERAGE = ("1", "P", "PA", *DEEP_GREY_MODES)  # modes whose values cannot be 
 JPEG_MAGIC = b"\xff\xd8\xff"
 BACKGROUND_GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 STRICT_REFUSAL = "strict decoders refuse it: "
-MAX_ERROR_CHARS = 100  # characters of an error message
 MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
 MAX_PILLOW_PIXELS = 2 * MAX_PIXELS  # of a picture that Pillow opens by default
 JPEGS = frozenset(BY_SUFFIX["jpg"].suffixes)

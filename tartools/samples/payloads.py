@@ -10,6 +10,7 @@ from tartools.samples.sample import field_name
 from tartools.tar import Member, new_member
 from tartools.tar.compression import Codec, decompress
 
+MAX_ERROR_CHARS = 100  # characters of an error message about a payload
 MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may have any number
 
 

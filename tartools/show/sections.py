@@ -10,12 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tartools.errors import printable
-from tartools.samples.kinds.sounds import BARS
-from tartools.show.sheet import line_columns
-from tartools.show.terminal import Screen
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult
+
+    from tartools.show.terminal import Screen
 
 BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
 BAR_CHARS, COLUMN_GAP_CHARS = 16, 2  # characters: of a bar, between columns
@@ -45,6 +44,8 @@ class Section(NamedTuple):
     def __rich_console__(self, _console: object, options: ConsoleOptions) -> RenderResult:
         from rich.table import Table
         from rich.text import Text
+
+        from tartools.show.sheet import line_columns
 
         rows = [[cell if isinstance(cell, str) else draw_bar(cell) for cell in row] for row in self.rows]
         below = list(zip(*rows, strict=True)) or [()] * len(self.columns)
@@ -146,6 +147,8 @@ def draw_skyline(counts: Iterable[int]) -> str:
     >>> draw_skyline([0, 1, 4, 8])
     ' ▁▄█'
     """
+    from tartools.samples.kinds.sounds import BARS
+
     counts = list(counts)
     max_count = max(counts, default=0)
     return "".join(BARS[-(-8 * count // max_count) - 1] if count else " " for count in counts)

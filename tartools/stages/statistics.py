@@ -91,9 +91,11 @@ def count_values(batch: Batch, column: Column) -> FieldSummary:
     values = texts_of_column(batch, column)
     present = [value for value in values if value is not None]
     short = [value for value in present if len(value.encode("utf-8", "surrogatepass")) <= MAX_CLASS_BYTES]
-    lacking = decode_name(batch.keys[values.index(None)]) if None in values else None
-    classes = summary.bound_counts(dict(Counter(short)))
-    return FieldSummary(samples=len(present), lacking=lacking, classes=classes, long=len(present) - len(short))
+    counts = FieldSummary()
+    counts.samples, counts.long = len(present), len(present) - len(short)
+    counts.lacking = decode_name(batch.keys[values.index(None)]) if None in values else None
+    counts.classes = summary.bound_counts(dict(Counter(short)))
+    return counts
 
 
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
@@ -172,7 +174,7 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
 
     Values of over 256 bytes (MAX_CLASS_BYTES) are counted as `long`. Pictures, sounds and videos are not counted here.
     """
-    field_summary = FieldSummary(len(column), sizes=Distribution.of(column.sizes))
+    field_summary = FieldSummary(len(column), Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
     if classes is not None:
         field_summary.classes = summary.bound_counts(classes)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from operator import ge
+from typing import TYPE_CHECKING
 
 from tartools.errors import StorageError, UsageError
 from tartools.schemes import listed_schemes
@@ -21,9 +22,11 @@ from tartools.storage.names import Pattern, expand_braces, has_wildcards, is_lit
 from tartools.storage.objects import MAX_REQUESTS_AT_ONCE, fetch_range, object_at, requests_at_once, store_of
 from tartools.storage.objects.contract import ListedObject, Page, Store
 from tartools.storage.objects.retry import call_with_retries
-from tartools.storage.pool import Threads
 from tartools.storage.streams import FileVersion, translate_os_errors
 from tartools.storage.url import Url
+
+if TYPE_CHECKING:
+    from tartools.storage.pool import Threads
 
 MAX_SINGLE_LOOKUPS = 10  # objects that are looked up one by one
 MAX_OBJECT_REQUESTS = 64  # requests for whole objects
@@ -308,4 +311,6 @@ def _threads(process: int, max_requests: int) -> Threads[Callable[[], bytes], by
 
     Threads for ranges are separate from threads for whole objects, which wait for ranges.
     """
+    from tartools.storage.pool import Threads
+
     return Threads(requests_at_once(max_requests))

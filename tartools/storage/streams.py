@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from tartools.errors import StorageError
 PIPE_SIZE = 1 << 20  # bytes; Linux's limit for users without privileges
 FILE_BUFFER_BYTES = 128 << 10  # bytes that a file over a stream holds
 COPY_CHUNK_BYTES = 1 << 20  # bytes that are copied at once
+WRITE_CHUNK_BYTES = 1 << 16  # bytes collected before they are written
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes, devices, some file systems
 
 
@@ -80,6 +81,23 @@ class Sink(Protocol):
     def write(self, data: bytes | bytearray | memoryview, /) -> object:
         """Write all of *data*; the caller may change it after the return."""
         ...
+
+
+def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
+    """Write *parts* to *sink*, WRITE_CHUNK_BYTES or more at a time, and the rest at the end.
+
+    If *parts* raises, the parts before are still written.
+    """
+    pending = bytearray()
+    try:
+        for part in parts:
+            pending += part
+            if len(pending) >= WRITE_CHUNK_BYTES:
+                full, pending = pending, bytearray()
+                sink.write(full)
+    finally:
+        if pending:
+            sink.write(pending)
 
 
 class Completable(Protocol):

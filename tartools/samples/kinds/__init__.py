@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tartools.errors import TarToolsError, printable
-from tartools.samples.decoding import MAX_ERROR_CHARS
 from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import MAGIC_BYTES, SOUND, is_picture, suffix_of, type_of_file
 from tartools.samples.kinds.arrays import ARRAY_KIND
@@ -23,7 +22,7 @@ from tartools.samples.kinds.pictures import PICTURE_KIND
 from tartools.samples.kinds.sounds import SOUND_KIND, is_sound
 from tartools.samples.kinds.texts import NUMBER_KIND, TEXT_KIND, describe_text, guess_type
 from tartools.samples.kinds.videofacts import VIDEO_KIND
-from tartools.samples.payloads import unpack_member
+from tartools.samples.payloads import MAX_ERROR_CHARS, unpack_member
 from tartools.samples.sample import field_name
 from tartools.tar import Member
 

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tartools.samples import decoding
 from tartools.samples.filetypes import PICTURE, PICTURES, is_picture
 from tartools.samples.kinds.kind import BROKEN, Description, Finding, PayloadKind
-from tartools.samples.orientation import upright_size
-from tartools.samples.pngtext import find_large_text
 from tartools.tar import Member
 
 STORED_PICTURE_FACTS = 5  # of the facts below, that come first; the others are the sides as EXIF turns the picture
@@ -31,6 +28,8 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
     With *decode*, all of it is decoded to find out; else only its header is read.
     """
+    from tartools.samples import decoding
+
     header, why, _ = decoding.picture_state(member, decode)
     if header is None or why is not None:
         return Description(f"a broken picture: {why}", kind=BROKEN)
@@ -39,9 +38,13 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
 def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
     """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*."""
+    from tartools.samples import decoding
+
     header, broken, _ = decoding.picture_state(member, decode, strict=True, with_orientation=True)
     if header is None:
         return None, None, None, None, broken, None, None
+    from tartools.samples.orientation import upright_size
+
     form, width, height, mode, orientation = header
     return width, height, form, mode, broken, *upright_size(width, height, orientation)
 
@@ -52,6 +55,9 @@ def check_picture(member: Member) -> Iterator[Finding]:
     Code "" is for a sound header of a picture that is too large to be decoded. Text counts if Pillow refuses it as too
     large.
     """
+    from tartools.samples import decoding
+    from tartools.samples.pngtext import find_large_text
+
     header, broken, decoded = decoding.picture_state(member, decode=True, strict=True)
     if broken is not None:
         yield "damaged-picture" if broken.startswith(decoding.STRICT_REFUSAL) else PICTURE_KIND.code, broken

@@ -9,9 +9,7 @@ from typing import IO, TYPE_CHECKING
 from tartools.errors import TarToolsError, printable
 from tartools.samples.filetypes import BRANDS, MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
 from tartools.samples.kinds.kind import BROKEN, MAX_TEXT_COLUMNS, Description, PayloadKind
-from tartools.samples.mp3frames import measure_mp3, skip_id3_tags
 from tartools.samples.sample import field_name
-from tartools.samples.videos import open_video, stream_seconds
 from tartools.tar import Member
 
 if TYPE_CHECKING:
@@ -106,6 +104,8 @@ def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, i
     file_type = type_of_file(head)
     suffixes = () if file_type is None or file_type.kind != SOUND else file_type.suffixes
     if "mp3" in suffixes:
+        from tartools.samples.mp3frames import measure_mp3, skip_id3_tags
+
         skip_id3_tags(file)
         is_flac = file.read(4) == b"fLaC"
         file.seek(0)
@@ -126,6 +126,8 @@ def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, i
 
 def _mpeg4_sound_facts(file: IO[bytes], size: int) -> tuple[float, int, int, str]:
     """Return (seconds, rate, channels, format) of the MPEG-4 sound in *file*. Raises: as `open_video`."""
+    from tartools.samples.videos import open_video, stream_seconds
+
     with open_video(file, size) as opened:
         stream = next(iter(opened.streams.audio), None)
         if stream is None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from tartools.errors import TarToolsError, printable
-from tartools.samples.decoding import MAX_ERROR_CHARS
 from tartools.samples.filetypes import VIDEO, VIDEOS
 from tartools.samples.kinds.kind import PayloadKind
-from tartools.samples.videos import open_video, stream_seconds
+from tartools.samples.payloads import MAX_ERROR_CHARS
 from tartools.tar import Member
 
 VIDEO_FACTS = (
@@ -24,6 +23,8 @@ def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
 
     Raises: TarToolsError if the payload can't be read, or without PyAV.
     """
+    from tartools.samples.videos import open_video, stream_seconds
+
     no_facts = (None,) * (len(VIDEO_FACTS) - 1)
     if not member.size:
         return *no_facts, "it is empty"

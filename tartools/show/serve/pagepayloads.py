@@ -28,6 +28,7 @@ from tartools.samples.filetypes import (
 )
 from tartools.samples.kinds.arrays import ARRAY_LIMIT, array_header
 from tartools.samples.kinds.sounds import read_sound
+from tartools.samples.payloads import MAX_ERROR_CHARS
 from tartools.samples.videos import first_frame
 from tartools.tar import Member
 
@@ -143,7 +144,7 @@ def make_thumbnail(member: Member, side: int) -> Picture:
     except (TarToolsError, MemoryError, NoPictureError):
         raise
     except Exception as error:  # each format has its own
-        why = printable(str(error))[: decoding.MAX_ERROR_CHARS] if is_video else decoding.reason_of_error(error)
+        why = printable(str(error))[:MAX_ERROR_CHARS] if is_video else decoding.reason_of_error(error)
         raise NoPictureError(f"a broken {'video' if is_video else 'picture'}: {why}") from None
 
 
@@ -180,7 +181,7 @@ def waveform_picture(member: Member, side: int) -> Picture:
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # the library does not document all its exceptions
-        raise NoPictureError(f"a broken sound: {printable(str(error))[: decoding.MAX_ERROR_CHARS]}") from None
+        raise NoPictureError(f"a broken sound: {printable(str(error))[:MAX_ERROR_CHARS]}") from None
     height = max(side // 4, 4)
     picture = Image.new("RGBA", (side, height))
     draw = ImageDraw.Draw(picture)

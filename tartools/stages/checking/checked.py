@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING
@@ -20,7 +19,6 @@ from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.shards.workers import ShardTask, Tasks, gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys
 from tartools.stages.checking.codes import SPECIAL_CODES, Place, ShardFinding
-from tartools.stages.checking.listedrows import TableRows
 from tartools.stages.checking.samples import (
     Rows,
     check_samples,
@@ -40,6 +38,7 @@ from tartools.storage.url import parts_of
 from tartools.tables.schema import PARQUET_MAGIC, is_table
 
 if TYPE_CHECKING:
+    from tartools.stages.checking.listedrows import TableRows
     from tartools.stages.checking.readers import ReaderRules
     from tartools.storage.checksums import ListedSums
 
@@ -47,7 +46,6 @@ SAMPLES_IN_LOOK = 256  # samples behind damage that are looked at together
 HELD_RECORD_BYTES = 16 << 20  # bytes of records of a shard that are held in memory until its end
 
 
-@dataclass
 class InputsToCheck:
     """The inputs of a check, by number: index in *urls*, which are shards and tables.
 
@@ -59,13 +57,14 @@ class InputsToCheck:
     `incomplete`: the finding for the first part of each archive that was split and lacks a part.
     """
 
-    urls: Sequence[str]
-    reading: Reading
-    tables: dict[int, TableRows] = field(default_factory=dict)
-    missing: dict[int, ShardFinding] = field(default_factory=dict)
-    copies: dict[int, Copy] = field(default_factory=dict)
-    unsound: set[int] = field(default_factory=set)  # those that are not sound
-    incomplete: dict[int, ShardFinding] = field(default_factory=dict)
+    def __init__(self, urls: Sequence[str], reading: Reading) -> None:
+        self.urls = urls
+        self.reading = reading
+        self.tables: dict[int, TableRows] = {}
+        self.missing: dict[int, ShardFinding] = {}
+        self.copies: dict[int, Copy] = {}
+        self.unsound: set[int] = set()
+        self.incomplete: dict[int, ShardFinding] = {}
 
     @property
     def count(self) -> int:
@@ -79,6 +78,8 @@ class InputsToCheck:
 
     def add_table(self, number: int) -> None:
         """Record that input *number* is a table, so that its places are row numbers."""
+        from tartools.stages.checking.listedrows import TableRows  # a check of shards alone needs no tables
+
         self.unsound.discard(number)
         self.tables[number] = TableRows(self.urls[number], number, self._named_inputs, self.reading.tmpdir)
 
@@ -235,7 +236,6 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> ShardFinding | None:
     return None
 
 
-@dataclass
 class CheckedShard:
     """The findings of the reader in input *number*, or in a part of it.
 
@@ -244,10 +244,13 @@ class CheckedShard:
     `missing`: the finding that the server does not have the shard.
     """
 
-    number: int
-    summary: Summary
-    is_sound: bool = True
-    missing: ShardFinding | None = None
+    __slots__ = ("is_sound", "missing", "number", "summary")
+
+    def __init__(self, number: int, summary: Summary, is_sound: bool = True, missing: ShardFinding | None = None) -> None:
+        self.number = number
+        self.summary = summary
+        self.is_sound = is_sound
+        self.missing = missing
 
 
 class Checking:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import StorageError, printable
-from tartools.samples.decoding import MAX_ERROR_CHARS
 from tartools.samples.filetypes import suffix_of
-from tartools.samples.payloads import parse_json, unpack
+from tartools.samples.payloads import MAX_ERROR_CHARS, parse_json, unpack
 from tartools.samples.sample import decode_name
 from tartools.stages.checking.codes import Place
 from tartools.stages.checking.valuetypes import (

@@ -240,7 +240,9 @@ def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: S
     below_low = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (distribution.minimum or 0) < low else ())
     large = [(-n, place(i, field)) for n, i in above_high[:MAX_EXTREMES]]
     small = [(n, place(i, field)) for n, i in below_low[:MAX_EXTREMES]]
-    return FieldSummary(sizes=distribution, small=small, large=sorted(large, key=extreme_sort_key))
+    counts = FieldSummary(sizes=distribution)
+    counts.small, counts.large = small, sorted(large, key=extreme_sort_key)
+    return counts
 
 
 def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:

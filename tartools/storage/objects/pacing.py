@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from tartools.storage.url import Url
 
@@ -88,7 +87,10 @@ def pacer_of(url: str) -> Pacer:
 
     Each process has its own: a fork may not wait for a lock of its parent.
     """
-    scheme = Url(url).scheme or ""
-    server = urlsplit(url).netloc.rpartition("@")[2] if scheme in ("http", "https") else scheme
+    server = Url(url).scheme or ""
+    if server in ("http", "https"):
+        from urllib.parse import urlsplit  # the other stores do without
+
+        server = urlsplit(url).netloc.rpartition("@")[2]
     pacer = _pacers.get((os.getpid(), server))
     return pacer if pacer is not None else _pacers.setdefault((os.getpid(), server), Pacer())
