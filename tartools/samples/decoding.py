@@ -1,8 +1,8 @@
 """Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
 
-Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
-if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here;
-training asks `pixels`.
+Also read just the header of a picture, by `pictureheaders` if it is an ordinary one, else by Pillow; find out whether
+one is broken, and say in words why it is. A picture is broken if Pillow can't decode all of it; of an animation, its
+first frame. Whatever shows or counts pictures asks here; training asks `pixels`.
 
 A payload is what somebody made: it may be a file of another format than its suffix says, or a small one of very many
 pixels.
@@ -15,22 +15,19 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tartools.errors import TarToolsError, how_to_install, printable
 from tartools.samples.filetypes import BY_SUFFIX, suffix_of
-from tartools.samples.orientation import orientation_of, turn_upright
 from tartools.samples.payloads import MAX_ERROR_CHARS
-from tartools.samples.pictureformats import open_picture
-from tartools.tar import Member
+from tartools.samples.pictureheaders import HEADER_BYTES, PictureHeader, plain_header
+from tartools.tar import Member, read_range
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 DEEP_GREY_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP_GREY_MODES)  # modes whose values cannot be averaged to resize a picture
-JPEG_MAGIC = b"\xff\xd8\xff"
 BACKGROUND_GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
 STRICT_REFUSAL = "strict decoders refuse it: "
 MAX_PIXELS = 89_478_485  # of a picture that is decoded: 256 MiB of RGB; above it Pillow warns by default
@@ -42,16 +39,6 @@ PILLOW_MESSAGES = {  # beginnings of Pillow's messages -> what they mean
     "broken data stream": "its data are damaged",
     "unrecognized data stream": "its data are damaged",
 }
-
-
-class PictureHeader(NamedTuple):
-    """The header of a picture: *form* ("JPEG"), stored size in pixels, *mode* in Pillow, and *orientation* (1 to 8)."""
-
-    form: str
-    width: int
-    height: int
-    mode: str
-    orientation: int = 1
 
 
 class PictureState(NamedTuple):
@@ -70,6 +57,8 @@ def picture_header(member: Member) -> PictureHeader:
 
     Raises: any exception that Pillow raises for a header that is damaged or of no known format.
     """
+    if (plain := _plain_header(member)) is not None:
+        return plain
     with _open_member(member, pixels=False) as opened:
         return header_of(opened)
 
@@ -86,6 +75,8 @@ def picture_state(
     Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
     progressive. Raises: TarToolsError if the payload can't be read.
     """
+    if not decode and (plain := _plain_header(member, with_orientation)) is not None:
+        return PictureState(plain, None, False)
     from PIL.Image import DecompressionBombError
 
     header, fits = None, False
@@ -110,6 +101,8 @@ def picture_state(
 
 def simplejpeg_hint(fields: Iterable[str]) -> str | None:
     """Return advice to install simplejpeg if one of *fields* holds JPEGs, which were decoded without it; else None."""
+    from importlib.util import find_spec
+
     if not JPEGS.isdisjoint(map(suffix_of, fields)) and not find_spec("simplejpeg"):
         install = how_to_install("simplejpeg")
         return f"simplejpeg finds more damage inside JPEGs than Pillow does, and is not installed: {install}"
@@ -185,6 +178,8 @@ def decode_reduced(member: Member, width: int, height: int) -> Image:
     """
     from PIL import Image
 
+    from tartools.samples.orientation import turn_upright
+
     with _open_member(member) as opened:
         pixels = math.prod(opened.size)
         if not set_decoding_size(opened, max(width, height)):
@@ -208,9 +203,21 @@ def blend_on_grey(picture: Image) -> Image:
     return ground
 
 
+def _plain_header(member: Member, with_orientation: bool = False) -> PictureHeader | None:
+    """Return the header of *member* if it is an ordinary JPEG or PNG, else None: then Pillow has to be asked.
+
+    *with_orientation*: its orientation is asked for, too. Raises: TarToolsError if the payload can't be read.
+    """
+    return plain_header(
+        read_range(member.source, member.data, member.data + min(member.size, HEADER_BYTES)), with_orientation
+    )
+
+
 @contextmanager
 def _open_member(member: Member, pixels: bool = True) -> Iterator[Image]:
     """Open the picture *member* by Pillow for the body of `with`, undecoded; without *pixels*, for its header only."""
+    from tartools.samples.pictureformats import open_picture
+
     with member.open() as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata
         with open_picture(file, pixels) as picture:
@@ -219,7 +226,11 @@ def _open_member(member: Member, pixels: bool = True) -> Iterator[Image]:
 
 def header_of(picture: Image, with_orientation: bool = False) -> PictureHeader:
     """Return the header of the open *picture*; its orientation is 1 unless *with_orientation*."""
-    orientation = orientation_of(picture) if with_orientation else 1
+    if not with_orientation:
+        return PictureHeader(str(picture.format), picture.width, picture.height, picture.mode)
+    from tartools.samples.orientation import orientation_of
+
+    orientation = orientation_of(picture)
     return PictureHeader(str(picture.format), picture.width, picture.height, picture.mode, orientation)
 
 

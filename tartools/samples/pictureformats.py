@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from importlib import import_module
 from typing import IO, TYPE_CHECKING
 
 from tartools.samples.filetypes import MAGIC_BYTES
@@ -12,8 +13,20 @@ from tartools.samples.pngtext import remove_large_text
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Formats that Pillow decodes itself, the usual ones first; for others (EPS) it would run a program
-PICTURE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "WEBP", "TIFF", "JPEG2000", "TGA", "ICO", "AVIF")
+# Formats that Pillow decodes itself, the usual ones first -> its module; for others (EPS) it would run a program
+PICTURE_FORMATS = {
+    "JPEG": "JpegImagePlugin",
+    "PNG": "PngImagePlugin",
+    "GIF": "GifImagePlugin",
+    "BMP": "BmpImagePlugin",
+    "PPM": "PpmImagePlugin",
+    "WEBP": "WebPImagePlugin",
+    "TIFF": "TiffImagePlugin",
+    "JPEG2000": "Jpeg2KImagePlugin",
+    "TGA": "TgaImagePlugin",
+    "ICO": "IcoImagePlugin",
+    "AVIF": "AvifImagePlugin",
+}
 
 
 def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
@@ -29,11 +42,10 @@ def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
     from PIL import Image, UnidentifiedImageError
 
     file = remove_large_text(file, with_pixels)
-    Image.preinit()  # the usual formats
     prefix = file.read(MAGIC_BYTES)
-    for form in PICTURE_FORMATS:
+    for form, module in PICTURE_FORMATS.items():
         if form not in Image.OPEN:
-            Image.init()  # all formats
+            import_module(f"PIL.{module}")  # one by one: Image.init() imports all 45 formats in 0.1 s
         if form not in Image.OPEN:
             continue  # Pillow was built without it
         factory, accepts = Image.OPEN[form]
