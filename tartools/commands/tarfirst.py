@@ -33,7 +33,6 @@ Examples:
 
 import io
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +44,7 @@ from tartools.samples.sample import Sample
 from tartools.samples.values import field_list
 from tartools.shards.reading import Reading, check_shards, close_at_end, read_samples
 from tartools.stages import select
+from tartools.storage.streams import COPY_CHUNK_BYTES
 from tartools.tables.schema import is_table
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) 
         with payload as file:
             if os.isatty(1):
                 check_text(file)
-            shutil.copyfileobj(file, sink, 1 << 20)
+            while chunk := file.read(COPY_CHUNK_BYTES):
+                sink.write(chunk)
     account.samples_out, account.left_out = 1, account.samples_in - 1
 
 

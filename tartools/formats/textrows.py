@@ -6,14 +6,13 @@ quoted (RFC 4180).
 
 import functools
 import io
-import json
 import marshal
 import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from tartools.errors import SampleError
 from tartools.formats.encodings import encoding_advice, utf16_advice
@@ -27,6 +26,9 @@ from tartools.samples.columnfields import (
     pack_row,
 )
 from tartools.samples.encoding import split_codec, text_payload
+
+if TYPE_CHECKING:
+    from json import JSONDecoder
 
 ROWS_CHUNK_BYTES = 1 << 18  # bytes of rows that are handed on together, or a row
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -342,12 +344,14 @@ def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 
     Raises: SampleError if it is not JSON, is no object, or has a name twice in one.
     """
+    from json import JSONDecodeError
+
     try:
         value = _decoder(exact).decode(text.decode())
     except UnicodeDecodeError as error:
         reason = f"not UTF-8 text (byte {error.start} of the line); {encoding_advice([text])}"
         raise SampleError(reason) from None
-    except json.JSONDecodeError as error:
+    except JSONDecodeError as error:
         raise SampleError(f"not JSON: {error.msg} (character {error.pos + 1})") from None
     except ValueError as error:  # a number of very many digits
         raise SampleError(f"not JSON: {error}") from None
@@ -359,10 +363,12 @@ def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 
 
 @functools.cache
-def _decoder(exact: bool) -> json.JSONDecoder:
+def _decoder(exact: bool) -> "JSONDecoder":
     """Return the decoder of JSON, which refuses a name twice; if *exact*, it makes each number a `Number`."""
+    from json import JSONDecoder
+
     number = Number if exact else None
-    return json.JSONDecoder(object_pairs_hook=_make_object, parse_float=number, parse_int=number, parse_constant=number)
+    return JSONDecoder(object_pairs_hook=_make_object, parse_float=number, parse_int=number, parse_constant=number)
 
 
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

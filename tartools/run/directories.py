@@ -4,8 +4,6 @@
 a directory, `sample.<field>` is a member, `sample` the member without a field, and `sample.__key__` holds the key.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -8,8 +8,6 @@ A payload is what somebody made: it may be a file of another format than its suf
 pixels.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import warnings
@@ -167,7 +165,7 @@ def likeness(member: Member) -> Likeness:
     return Likeness(sum(bit << 63 - number for number, bit in enumerate(bits)), means, *size)
 
 
-def decode_reduced(member: Member, width: int, height: int) -> Image:
+def decode_reduced(member: Member, width: int, height: int) -> "Image":
     """Return the picture *member* as RGB, reduced to at most *width* by *height* pixels.
 
     It is rotated as EXIF says. Transparent parts get a grey background, values of more than 8 bits are scaled from the
@@ -192,7 +190,7 @@ def decode_reduced(member: Member, width: int, height: int) -> Image:
     return blend_on_grey(picture)
 
 
-def blend_on_grey(picture: Image) -> Image:
+def blend_on_grey(picture: "Image") -> "Image":
     """Return *picture*, RGB, grey or RGBA, as RGB, with grey in place of transparent parts."""
     from PIL import Image
 
@@ -214,7 +212,7 @@ def _plain_header(member: Member, with_orientation: bool = False) -> PictureHead
 
 
 @contextmanager
-def _open_member(member: Member, pixels: bool = True) -> Iterator[Image]:
+def _open_member(member: Member, pixels: bool = True) -> "Iterator[Image]":
     """Open the picture *member* by Pillow for the body of `with`, undecoded; without *pixels*, for its header only."""
     from tartools.samples.pictureformats import open_picture
 
@@ -224,7 +222,7 @@ def _open_member(member: Member, pixels: bool = True) -> Iterator[Image]:
             yield picture
 
 
-def header_of(picture: Image, with_orientation: bool = False) -> PictureHeader:
+def header_of(picture: "Image", with_orientation: bool = False) -> PictureHeader:
     """Return the header of the open *picture*; its orientation is 1 unless *with_orientation*."""
     if not with_orientation:
         return PictureHeader(str(picture.format), picture.width, picture.height, picture.mode)
@@ -234,7 +232,7 @@ def header_of(picture: Image, with_orientation: bool = False) -> PictureHeader:
     return PictureHeader(str(picture.format), picture.width, picture.height, picture.mode, orientation)
 
 
-def set_decoding_size(picture: Image, side: int) -> bool:
+def set_decoding_size(picture: "Image", side: int) -> bool:
     """Prepare the open *picture* to be decoded at *side* by *side* pixels or more; return False if it has too many.
 
     Too many are more than `MAX_PIXELS` in memory. A JPEG can be decoded at a half, a quarter or an eighth; a
@@ -245,7 +243,7 @@ def set_decoding_size(picture: Image, side: int) -> bool:
     return (pixels if "progressive" in picture.info else math.prod(picture.size)) <= MAX_PIXELS
 
 
-def convert_colours(picture: Image) -> Image:
+def convert_colours(picture: "Image") -> "Image":
     """Return *picture* as RGB, or as RGBA if parts may be transparent; of 1 bit, or over 8 bits of grey, as grey ("L").
 
     Over 8 bits are scaled from the lowest value to the highest.

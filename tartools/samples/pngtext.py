@@ -7,8 +7,6 @@ module globals, which are the user's: they are not changed here.
 Source: PNG specification (third edition), 5.3 (chunks) and 11.3 (iCCP, tEXt, zTXt, iTXt).
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from typing import IO, NamedTuple

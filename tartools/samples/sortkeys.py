@@ -250,7 +250,7 @@ SORT_ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
 
 def make_shuffle_key(seed: int) -> Callable[[int], bytes]:
     """Return a function: position of a sample -> its sort key in the shuffle with this *seed*, a keyed hash."""
-    from hashlib import blake2b
+    from tartools.samples.digests import blake2b
 
     key = blake2b(b"%d" % seed).digest()
     return lambda position: blake2b(position.to_bytes(8, "big"), digest_size=8, key=key).digest()

@@ -238,7 +238,7 @@ def payload_digests(members: Iterable[Member], size: int) -> list[bytes]:
 
     Holds: 1 MiB of a payload that is in a file. Raises: StorageError if the file has changed.
     """
-    from hashlib import blake2b
+    from tartools.samples.digests import blake2b
 
     digests = []
     source: object = None

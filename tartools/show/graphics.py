@@ -5,7 +5,6 @@ The protocols of kitty, iTerm2 and sixel draw pixels at the cursor; half blocks 
 
 from __future__ import annotations
 
-import base64
 import io
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -34,7 +33,9 @@ def encode_kitty(picture: Image, columns: int, rows: int) -> str:
     The cursor stays where it is, and the terminal sends no reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/,
     "Display images on screen" and "Remote client".
     """
-    data = base64.b64encode(encode_png(picture)).decode()
+    from base64 import b64encode
+
+    data = b64encode(encode_png(picture)).decode()
     chunks = [data[start : start + KITTY_CHUNK_CHARS] for start in range(0, len(data), KITTY_CHUNK_CHARS)]
     last = len(chunks) - 1
     begin = f"a=T,f=100,C=1,c={columns},r={rows},"
@@ -46,9 +47,11 @@ def encode_iterm(picture: Image, columns: int, rows: int) -> str:
 
     Its proportions are kept. https://iterm2.com/documentation-images.html
     """
+    from base64 import b64encode
+
     data = encode_png(picture)
     place = f"inline=1;size={len(data)};width={columns};height={rows};preserveAspectRatio=1"
-    return f"\x1b]1337;File={place}:{base64.b64encode(data).decode()}\x07"
+    return f"\x1b]1337;File={place}:{b64encode(data).decode()}\x07"
 
 
 def encode_png(picture: Image) -> bytes:

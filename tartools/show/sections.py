@@ -3,8 +3,6 @@
 Names and values from archives are escaped by who makes a section, with `shorten`.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -41,7 +39,7 @@ class Section(NamedTuple):
     rows: Sequence[Sequence[str | float]]
     filters: Sequence[str | None] = ()
 
-    def __rich_console__(self, _console: object, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, _console: object, options: "ConsoleOptions") -> "RenderResult":
         from rich.table import Table
         from rich.text import Text
 
@@ -80,7 +78,7 @@ class Section(NamedTuple):
 Part = Section | tuple[str, str]  # of a report: a section, or a line and its style
 
 
-def draw_report(parts: Iterable[Part], screen: Screen) -> str:
+def draw_report(parts: Iterable[Part], screen: "Screen") -> str:
     """Return the *parts* of a report, sections and styled lines, as text, as wide as *screen*.
 
     It has colours if *screen* takes escape codes, and no blanks at the ends of lines.

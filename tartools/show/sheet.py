@@ -3,8 +3,6 @@
 A sample is a `Block`, or several if its pictures do not fit side by side. As many samples as fit are side by side.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest

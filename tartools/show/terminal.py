@@ -6,8 +6,6 @@ the archive. `take_over` fills the screen, and restores the terminal however its
 signal, and while the process is stopped by Ctrl-Z.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -4,8 +4,6 @@ Keys pair their samples. If a key occurs several times, the first sample with it
 and so on. In the digest of a data set the order of the samples does not count. Begin reading at `find_changes`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -125,7 +123,7 @@ def digest_of_batch(batch: Batch) -> int:
     digest of its payload, in the order of `digest_columns`. Before key and names is their length as 8 bytes,
     big-endian.
     """
-    from hashlib import blake2b
+    from tartools.samples.digests import blake2b
 
     total = 0
     for same in batch.combinations():

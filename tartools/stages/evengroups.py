@@ -13,8 +13,6 @@ All samples count as one more class, so that parts have their sizes, too. Each c
 samples it has. Sums are made in one order, so the result is the same on all machines.
 """
 
-from __future__ import annotations
-
 import marshal
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -111,7 +109,7 @@ class Imbalance:
         )
 
 
-def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> array[int]:
+def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> "array[int]":
     """Return the index of the part of each of *groups*, by its number, so that *imbalance*, empty so far, is small.
 
     The numbers of groups are 0, 1, and so on. Order: the result depends on hashes and counts, not on these numbers.
@@ -150,7 +148,7 @@ def _sort_by_size(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
         yield GroupCounts(packed[LENGTH_BYTES : 2 * LENGTH_BYTES], number, counts)
 
 
-def _move_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
+def _move_groups(groups: Sequence[GroupCounts], parts: "array[int]", imbalance: Imbalance) -> bool:
     """Move each of *groups* to the part where it adds least to *imbalance*, if that reduces it.
 
     *parts*: index of the part of each group, by its number; changed in place. Return True if a group was moved.
@@ -168,7 +166,7 @@ def _move_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Im
     return moved
 
 
-def _swap_groups(groups: Sequence[GroupCounts], parts: array[int], imbalance: Imbalance) -> bool:
+def _swap_groups(groups: Sequence[GroupCounts], parts: "array[int]", imbalance: Imbalance) -> bool:
     """Swap the parts of two of *groups* wherever that reduces *imbalance*; return True if two were swapped.
 
     *parts*: index of the part of each group, by its number; changed in place.

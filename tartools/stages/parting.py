@@ -14,13 +14,13 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from hashlib import blake2b
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError, several
 from tartools.samples.account import Phase
 from tartools.samples.batch import Batch
+from tartools.samples.digests import blake2b
 from tartools.samples.sample import failure_of
 from tartools.samples.sortkeys import text_bytes, text_of_key
 from tartools.samples.values import Column

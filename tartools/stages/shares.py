@@ -6,13 +6,13 @@ number of their common value is taken in place of that of the key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from itertools import accumulate
 from math import gcd, lcm
 from typing import NamedTuple
 
 from tartools.errors import SampleError, UsageError
 from tartools.samples.batch import Batch
+from tartools.samples.digests import blake2b
 from tartools.samples.sample import failure_of
 from tartools.samples.values import INDEX_NAME, Column, field_list, make_getter, parse_column, path_advice
 from tartools.tables.listed import texts_of_column

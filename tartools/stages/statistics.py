@@ -3,8 +3,6 @@
 The counts are a `stages.summary`; samples that columns don't describe are read. Begin reading at `summarize`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

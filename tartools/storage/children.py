@@ -3,8 +3,6 @@
 Processes are found in /proc. Without it (macOS), only the process group of each program is ended.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

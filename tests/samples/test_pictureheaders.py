@@ -117,7 +117,7 @@ def with_checksums(png: bytes) -> bytes:
     return b"".join([*parts, png[position:]])
 
 
-@pytest.mark.parametrize("count", [40, *also([4000])])
+@pytest.mark.parametrize("count", [40, *also(2000)])
 @pytest.mark.parametrize("name", ORDINARY)
 def test_a_damaged_header_is_what_pillow_makes_of_it(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = 0

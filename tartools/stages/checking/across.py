@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from itertools import repeat
 from struct import Struct
 
 from tartools.errors import in_units, shown
+from tartools.samples.digests import blake2b
 from tartools.samples.encoding import split_codec
 from tartools.samples.filetypes import BY_SUFFIX, PICTURE, SOUND, VIDEO, suffix_of
 from tartools.samples.sample import decode_name

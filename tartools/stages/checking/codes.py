@@ -1,7 +1,5 @@
 """The kinds of findings: code, weight, meaning and advice."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tartools.samples.kinds import PAYLOAD_KINDS

@@ -1,7 +1,5 @@
 """Check samples as the reader returns them: add findings to a summary, and make a record of each key."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache

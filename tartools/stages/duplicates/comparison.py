@@ -3,11 +3,8 @@
 The compared contents come from table columns where they exist, else from the samples.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
 from itertools import chain, groupby, repeat, starmap
 from operator import itemgetter
 from struct import Struct
@@ -18,6 +15,7 @@ from tartools.errors import StorageError, TarToolsError, shown
 from tartools.formats.textrows import escape
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch, SampleColumns
+from tartools.samples.digests import blake2b
 from tartools.samples.sample import Sample, failure_of
 from tartools.samples.values import missing_value_text, payload_digests
 from tartools.shards.passes import Pass

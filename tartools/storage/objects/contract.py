@@ -5,8 +5,6 @@ memory are the business of `ranges`, `uploads` and `listing`. An attempt raises 
 temporary, and StorageError for what is not.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple, Protocol
 
 from tartools.errors import StorageError

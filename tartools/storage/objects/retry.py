@@ -3,8 +3,6 @@
 `TARTOOLS_TRIES` (5 attempts) and `TARTOOLS_TIMEOUT` (60 seconds without a byte; 10 to connect) hold for each request.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
