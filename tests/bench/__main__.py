@@ -26,11 +26,13 @@ from pathlib import Path
 
 from tests.bench.data import SETS
 from tests.bench.measure import ROOT, Bench, Measured, installed
+from tests.bench.starts import STARTS
 from tests.bench.training import TRAINING
 from tests.bench.works import WORKS as COMMANDS
 from tests.bench.works import Goal, Line, Work
 
-WORKS = COMMANDS | TRAINING
+WORKS = COMMANDS | STARTS | TRAINING
+GROUPS = {"training": TRAINING, "start-all": STARTS}  # name -> works that it stands for
 
 HEADINGS = ("work", "ours", "s", "CPU s", "MB", "beside", "s", "CPU s", "MB", "ratio", "to reach", "reached", "")
 RIGHT = (2, 3, 4, 6, 7, 8, 9, 10)  # columns of numbers
@@ -218,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
         "works",
         nargs="*",
         metavar="WORK",
-        help="which; all but the longest and training, unless given; training: all of that",
+        help="which; without any, all but the longest, starts and training; start-all, training: all of these",
     )
     parser.add_argument("-s", "--seconds", type=float, default=1.0, help="of a line of training (%(default)s)")
     parser.add_argument("-n", "--runs", type=int, default=5, help="rounds, after one to warm up (%(default)s)")
@@ -244,8 +246,7 @@ def parser() -> argparse.ArgumentParser:
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Return what *arguments* ask for. Exits with status 2 if that can't be done."""
     options = parser().parse_args(arguments)
-    if "training" in options.works:
-        options.works = [*filter("training".__ne__, options.works), *TRAINING]
+    options.works = [work for name in options.works for work in GROUPS.get(name, (name,))]
     if unknown := [name for name in options.works if name not in WORKS]:
         parser().error(f"no work is called {' or '.join(unknown)}; there are {', '.join(WORKS)}")
     if options.runs < 1 or not 0 < options.scale <= 1:

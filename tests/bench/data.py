@@ -212,6 +212,7 @@ SETS = {
     "PHOTOS": DataSet(
         "photos" if "BENCH_PHOTOS" in os.environ else "drawings", 300, 2, shards(16, "{:02d}.tar", pictures)
     ),
+    "FEW": DataSet("few.tar", 10, 2, one(pictures)),
     "P": DataSet("P.tar", 500, 3, one(photos)),
     "ONE": DataSet("one.tar", 1, 2, one(texts)),
     "GA": DataSet("A-gz", 800, 3, shards(2, "{}.tgz", photos, gzipped)),

@@ -242,7 +242,10 @@ class Bench:
 
     def _empty(self) -> None:
         for path in self._out.iterdir():
-            path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def _run(self, name: str, line: str) -> Round:
         """Run *line* in bash, and wait for it. Raises: LineError, with the last line of its stderr."""

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
+from tartools import commands
 from tests.bench.__main__ import WORKS, cells_of, parsed
 from tests.bench.data import SETS, home, make, samples_in
 from tests.bench.measure import Bench, Measured, Round, installed
+from tests.bench.starts import LINES, STARTS
 from tests.bench.works import Goal, Line, Work
 from tests.conftest import BIN, ROOT, Result, python, running, start
 from tests.storage.objects import servers
@@ -99,6 +101,20 @@ def test_the_table_tells_what_is_reached(bench: Benchmarks) -> None:
     assert heading.split()[:3] == ["work", "ours", "s"]
     assert beside.startswith("start  tarcat  ") and " python " in beside
     assert " at most " in limit and limit.rpartition("0.1 s")[2].strip() in ("yes", "NO")
+
+
+def test_the_start_of_each_command_is_a_work() -> None:
+    assert sorted(LINES) == commands.names()
+    assert [work for work in parsed(["start-all"]).works if not work.startswith("start-tar")] == []
+    assert parsed(["start-all", "start"]).works == [*STARTS, "start"]
+
+
+@pytest.mark.parametrize("name", ["tarstat", "tar2folder", *also(*sorted(set(LINES) - {"tarstat", "tar2folder"}))])
+def test_a_start_is_told_beside_that_of_python(name: str, bench: Benchmarks) -> None:
+    done = bench("--json", f"start-{name}")
+    assert done.status == 0, done.stderr
+    (work,) = works_of(done).values()
+    assert work["ratios"]["python"] > 0 and [goal["most"] for goal in work["goals"]] == [3, 3]
 
 
 def test_the_commands_of_another_version_are_timed_beside_ours(bench: Benchmarks, tmp_path: Path) -> None:
