@@ -246,7 +246,9 @@ class CheckedShard:
 
     __slots__ = ("is_sound", "missing", "number", "summary")
 
-    def __init__(self, number: int, summary: Summary, is_sound: bool = True, missing: ShardFinding | None = None) -> None:
+    def __init__(
+        self, number: int, summary: Summary, is_sound: bool = True, missing: ShardFinding | None = None
+    ) -> None:
         self.number = number
         self.summary = summary
         self.is_sound = is_sound
