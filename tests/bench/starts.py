@@ -22,7 +22,7 @@ LINES = {  # command -> its line
     "tarsort": 'tarsort "$FEW" >"$OUT/x"',
     "tarsplit": 'tarsplit -n 2 "$FEW" -o "$OUT/x" >/dev/null',
     "tarproc": 'tarproc -c true "$FEW" >"$OUT/x"',
-    "tarjob": 'tarjob -q -s 1 -- echo {} >"$OUT/x"',
+    "tarjob": 'tarjob -q --spec 1 -- echo {} >"$OUT/x"',
     "tar2tsv": 'tar2tsv -f cls "$FEW" >"$OUT/x"',
     "tar2jsonl": 'tar2jsonl "$FEW" >"$OUT/x"',
     "tar2parquet": 'tar2parquet "$FEW" >"$OUT/x"',

@@ -96,7 +96,7 @@ STARTS = {
     "tarsort": Start("{} -o o.tar", {"threading"}),
     "tarsplit": Start("{} -n 2 -o part", {"queue", "threading"}),
     "tarproc": Start("{} -c true -o o.tar", {*PROCESSES, "ctypes"}),
-    "tarjob": Start("-q -s 1 -- true", PROCESSES),
+    "tarjob": Start("-q --spec 1 -- true", PROCESSES),
     "tar2tsv": Start("{} -f cls -o o.tsv"),
     "tar2jsonl": Start("{} -o o.jsonl", {"json"}),
     "tar2parquet": Start("{} -o o.parquet", ANYTHING),
