@@ -241,11 +241,9 @@ def tarcheck(
             account.warn(hint)
     if places and pending:
         from tartools.stages.checking.fixing import Fix
-        from tartools.stages.samplefiles import SampleFiles
 
         account.samples_in = account.samples_out = 0
-        files = SampleFiles(resources.tmpdir)
-        Fix(shards, places, pending, words, repair.unique, ignored, checking.decode, account, files).run()
+        Fix(shards, places, pending, words, repair.unique, ignored, checking.decode, account, resources.tmpdir).run()
         return 0
     return int(facts["errors"] + facts["warnings"] > 0)
 

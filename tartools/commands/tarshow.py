@@ -72,7 +72,7 @@ from tartools.shards.reading import Reading, close_at_end, read_samples
 from tartools.show import sheet, terminal
 from tartools.show.sections import MAX_PLACES_LISTED
 from tartools.show.statreport import flaw_lines
-from tartools.stages import select
+from tartools.stages import select, shuffle
 from tartools.stages.summary import Summary
 from tartools.storage.outputformats import HTML
 from tartools.tar.groups import Need
@@ -154,8 +154,6 @@ def tarshow(
         if first is not None and page_options.url is None:
             samples = select.take_first(samples, first)
         if page_options.drawn is not None and page_options.url is None:
-            from tartools.stages import shuffle
-
             samples = shuffle.draw_samples(samples, page_options.drawn, page_options.seed, account)
         return samples
 

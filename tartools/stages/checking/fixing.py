@@ -109,8 +109,8 @@ class Fix:
     `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `expected`: fields that each
     sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
     twice.
-    `ignored`: codes of findings that don't matter. `decode`: decode payloads. `files`: hold the parts of samples whose
-    other parts have not come.
+    `ignored`: codes of findings that don't matter. `decode`: decode payloads. `tmpdir`: folder of the parts of samples
+    whose other parts have not come.
     """
 
     shards: InputsToCheck
@@ -121,8 +121,11 @@ class Fix:
     ignored: Container[str]
     decode: bool
     account: Account
-    files: SampleFiles
+    tmpdir: str | None
     _waiting: dict[tuple[int, int], list[tuple[bytes, Location]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._files = SampleFiles(self.tmpdir)
 
     def run(self) -> None:
         """Write all samples that can be saved. An output appears when it is complete; one for all, at the end.
@@ -215,13 +218,13 @@ class Fix:
             why = f"an earlier sample has this key, {where} (--drop-duplicates drops this one)"
         elif action is not None:
             parts = self._waiting.setdefault(first, [])
-            parts.append((sample.raw_key, self.files.store(sample)))
+            parts.append((sample.raw_key, self._files.store(sample)))
             if action != JOINS_LAST:
                 account.joined += 1
                 return
             del self._waiting[first]
             sample = sample.with_members(
-                member for part in starmap(self.files.sample, parts) for member in part.members
+                member for part in starmap(self._files.sample, parts) for member in part.members
             )
         if self.unique:
             sample = first_members(sample)
