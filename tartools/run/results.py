@@ -44,8 +44,8 @@ def collect_samples(
 
     A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was read,
     depending on the options of *directories*; `on_failure(task, why)` is called before. *account*: counts samples left
-    out and failed, and warns if commands changed no sample, but left files under other names; with subdirectories,
-    `account.samples_out` counts the inputs that gave any sample.
+    out and failed, and warns if no field is new or of another size, but commands left files under other names; with
+    subdirectories, `account.samples_out` counts the inputs that gave any sample.
     Order: that of *outcomes*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one is
     requested. Raises: CommandError naming shard and sample.
     """
@@ -73,7 +73,7 @@ def collect_samples(
     if ignored_file and not is_changed:
         name = path_text(options.base)
         account.warn(
-            f"no sample was changed: a command left {ignored_file!r}, which is not named {name}.FIELD; "
+            f"no field is new or of another size: a command left {ignored_file!r}, which is not named {name}.FIELD; "
             f"{name}.{ignored_file} would become a field"
         )
 

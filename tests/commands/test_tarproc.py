@@ -195,7 +195,7 @@ def test_if_no_command_leaves_a_field_that_is_said(options: str, place: str | No
 def test_a_result_under_another_name_is_told(shell: Run, ten: bytes) -> None:
     """Files of unknown types are scratch; once a sample has changed, all of them are."""
     said = (
-        "tarproc: no sample was changed: a command left 'small.jpg', which is not named sample.FIELD; "
+        "tarproc: no field is new or of another size: a command left 'small.jpg', which is not named sample.FIELD; "
         "sample.small.jpg would become a field\n"
     )
     for command, messages in (
@@ -207,7 +207,7 @@ def test_a_result_under_another_name_is_told(shell: Run, ten: bytes) -> None:
     ):
         assert shell(f"tarproc -p 2 -c '{command}' > out.tar", stdin=ten).stderr == messages
     assert shell("tarproc --base x -c 'cp x.jpg sample.jpg' > out.tar", stdin=ten).stderr.startswith(
-        "tarproc: no sample was changed: a command left 'sample.jpg', which is not named x.FIELD; x.sample.jpg would"
+        "tarproc: no field is new or of another size: a command left 'sample.jpg', which is not named x.FIELD"
     )
 
 
