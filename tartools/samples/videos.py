@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from tartools.errors import TarToolsError, how_to_install
 from tartools.samples.filetypes import MAGIC_BYTES, SOUND, VIDEO, type_of_file
@@ -65,7 +65,10 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
     options = {"format_whitelist": demuxer, "protocol_whitelist": "", "max_pixels": str(MAX_FRAME_PIXELS)}
     if not decode:
         options["codec_whitelist"] = HEADER_DECODERS
-    return av.open(file, "r", format=demuxer, options=options, io_open=_refuse_file, metadata_errors="replace")
+    # tags that are not UTF-8 are no error; PyAV 19 has no parameter for this: it keeps such bytes as surrogates
+    tags: Any = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
+    video: InputContainer = av.open(file, "r", format=demuxer, options=options, io_open=_refuse_file, **tags)
+    return video
 
 
 def first_frame(member: Member) -> Image | None:

@@ -60,6 +60,14 @@ def test_a_header_says_size_and_rate_and_frames_can_be_decoded(form: str, codec:
         assert sum(1 for _ in opened.decode(video=0)) == 50
 
 
+@pytest.mark.parametrize("form", ["mp4", "matroska", "avi", "flv"])
+def test_tags_that_are_not_utf8_are_no_error(form: str) -> None:
+    data = make_video(5, form=form, codec="flv" if form == "flv" else "mpeg4")
+    assert b"Lavf" in data  # the encoder's name
+    with open_bytes(data.replace(b"Lavf", b"\xff\xfe\xe9f")) as opened:
+        assert opened.streams.video[0].width == 64 and opened.duration
+
+
 @pytest.mark.parametrize("data", [b"", b"no video", b"RIFF....WAVE", b"\x89PNG\r\n\x1a\n" + bytes(20), make_sound(1)])
 def test_other_bytes_are_no_video(data: bytes) -> None:
     with pytest.raises(ValueError, match="its first bytes do not match any video format"):
