@@ -196,9 +196,10 @@ def check_usage(page_options: PageOptions, pictures: str, interactive: bool) -> 
 def check_service(
     service: Service, page_options: PageOptions, field_choice: cli.Fields, first: int | None, is_on_terminal: bool
 ) -> None:
-    """Raise UsageError if an option that shows only some samples or fields, or shows them elsewhere, excludes --serve.
+    """Raise UsageError if --serve and an option that excludes it are given, or its own options without it.
 
-    *is_on_terminal*: True if an option for terminals is given. Also for --port, --facts and --decode without --serve.
+    It excludes --html, --random, -c (*first*), -f, -x, -i and --graphics. *is_on_terminal*: True if -i or --graphics is
+    given. Its own options are --port, --facts and --decode.
     """
     if not service.serve:
         if service.port is not None or service.facts or service.decode:

@@ -47,7 +47,7 @@ class Progress:
     """The progress of a run, for displays, and facts for its report besides the counts. No output depends on it.
 
     `phase`: the phase that runs now. `expected`: the final value of `Account.bytes_in`; None if unknown.
-    `shards`: number of input shards; None if unknown. `jobs`: counts of the commands that a run starts (tarproc); zeros
+    `shards`: number of input shards; None if unknown. `jobs`: counts of the commands that a run starts (tarjob); zeros
     for other runs.
     `objects`: number of files and objects in a listing; None for other runs. `totals`: lines about parts of the output.
     `written`: samples in the output; None if that is `Account.samples_out`.

@@ -229,8 +229,8 @@ def rewrite_member(member: Member, path: bytes, source: Source, size: int) -> Me
 def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     """Return the header blocks of a regular member *path*: a pax header for values beyond ustar, then a ustar block.
 
-    *size*: bytes of its payload. Mode, owner, times and pax records are those of *like*; GNU long names become pax
-    records. None: mode 0644, owner and time 0.
+    *size*: bytes of its payload. *like*: the member whose mode, owner, times and pax records it gets; GNU long names
+    become pax records. None: mode 0644, owner and time 0.
 
     Raises: SampleError if the path is empty or contains a NUL.
     """
