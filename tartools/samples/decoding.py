@@ -1,8 +1,8 @@
 """Decode pictures: any format and mode to RGB, rotated as EXIF says, and no larger than they are shown.
 
-Also read just the header of a picture, by `pictureheaders` if it is an ordinary one, else by Pillow; find out whether
-one is broken, and say in words why it is. A picture is broken if Pillow can't decode all of it; of an animation, its
-first frame. Whatever shows or counts pictures asks here; training asks `pixels`.
+Also read just the header of a picture, find out whether one is broken, and say in words why it is. A picture is broken
+if Pillow can't decode all of it; of an animation, its first frame. Whatever shows or counts pictures asks here;
+training asks `pixels`.
 
 A payload is what somebody made: it may be a file of another format than its suffix says, or a small one of very many
 pixels.
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from tartools.errors import TarToolsError, how_to_install, printable
 from tartools.samples.filetypes import BY_SUFFIX, suffix_of
 from tartools.samples.payloads import MAX_ERROR_CHARS
-from tartools.samples.pictureheaders import HEADER_BYTES, PictureHeader, plain_header
-from tartools.tar import Member, read_range
+from tartools.tar import Member
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+JPEG_MAGIC = b"\xff\xd8\xff"
 DEEP_GREY_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of more than 8 bits, all grey
 NO_AVERAGE = ("1", "P", "PA", *DEEP_GREY_MODES)  # modes whose values cannot be averaged to resize a picture
 BACKGROUND_GREY = (128, 128, 128)  # background of transparent pictures: black and white are visible on it
@@ -37,6 +37,16 @@ PILLOW_MESSAGES = {  # beginnings of Pillow's messages -> what they mean
     "broken data stream": "its data are damaged",
     "unrecognized data stream": "its data are damaged",
 }
+
+
+class PictureHeader(NamedTuple):
+    """The header of a picture: *form* ("JPEG"), stored size in pixels, *mode* in Pillow, and *orientation* (1 to 8)."""
+
+    form: str
+    width: int
+    height: int
+    mode: str
+    orientation: int = 1
 
 
 class PictureState(NamedTuple):
@@ -55,8 +65,6 @@ def picture_header(member: Member) -> PictureHeader:
 
     Raises: any exception that Pillow raises for a header that is damaged or of no known format.
     """
-    if (plain := _plain_header(member)) is not None:
-        return plain
     with _open_member(member, pixels=False) as opened:
         return header_of(opened)
 
@@ -73,8 +81,6 @@ def picture_state(
     Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
     progressive. Raises: TarToolsError if the payload can't be read.
     """
-    if not decode and (plain := _plain_header(member, with_orientation)) is not None:
-        return PictureState(plain, None, False)
     from PIL.Image import DecompressionBombError
 
     header, fits = None, False
@@ -199,16 +205,6 @@ def blend_on_grey(picture: "Image") -> "Image":
     ground = Image.new("RGB", picture.size, BACKGROUND_GREY)
     ground.paste(picture, mask=picture.getchannel("A"))
     return ground
-
-
-def _plain_header(member: Member, with_orientation: bool = False) -> PictureHeader | None:
-    """Return the header of *member* if it is an ordinary JPEG or PNG, else None: then Pillow has to be asked.
-
-    *with_orientation*: its orientation is asked for, too. Raises: TarToolsError if the payload can't be read.
-    """
-    return plain_header(
-        read_range(member.source, member.data, member.data + min(member.size, HEADER_BYTES)), with_orientation
-    )
 
 
 @contextmanager

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tartools.errors import SampleError
-from tartools.samples.decoding import DEEP_GREY_MODES
+from tartools.samples.decoding import DEEP_GREY_MODES, JPEG_MAGIC
 from tartools.samples.orientation import FIRST_SIDEWAYS, orientation_of, turn_array, turn_upright
 from tartools.samples.pictureformats import PICTURE_FORMATS, open_picture
-from tartools.samples.pictureheaders import JPEG_MAGIC
 
 if TYPE_CHECKING:
     from PIL.Image import Image

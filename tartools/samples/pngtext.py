@@ -11,8 +11,7 @@ import io
 import struct
 from typing import IO, NamedTuple
 
-from tartools.samples.pictureheaders import PNG_SIGNATURE
-
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_CHUNK_BYTES = 1 << 20  # of a decompressed text or profile: Pillow's PngImagePlugin.MAX_TEXT_CHUNK
 MAX_TEXT_BYTES = 64 << 20  # of all text: Pillow's MAX_TEXT_MEMORY
 TEXT_KINDS = (b"tEXt", b"zTXt", b"iTXt")

@@ -82,7 +82,7 @@ STARTS = {
     "tarcat": Start("{} -c 1 -o o.tar"),
     "tarpcat": Start("{} -o o.tar", {"queue", "threading"}),
     "tarls": Start("{}", {"threading"}),
-    "tarstat": Start("{}"),
+    "tarstat": Start("{}", PILLOW),  # the headers of pictures are read, for sizes and modes
     "tarshow": Start("{}", PILLOW),  # all of a picture is decoded, to find out whether it is broken
     "tarfirst": Start("{}"),
     "tarcheck": Start("{}"),

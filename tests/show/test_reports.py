@@ -382,7 +382,7 @@ def test_too_little_memory_is_not_what_is_wrong_with_a_payload(
     def exhausted(*_: object, **__: object) -> None:
         raise MemoryError
 
-    for name in ("_open_member", "header_of", "plain_header"):
+    for name in ("_open_member", "header_of"):
         monkeypatch.setattr(decoding, name, exhausted)
     monkeypatch.setattr(sounds, "read_sound", exhausted)
     with pytest.raises(MemoryError):
