@@ -260,6 +260,10 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the works that are asked for; return the exit status."""
+    if arguments[:1] == ["peers"]:
+        from tests.bench.beside import table
+
+        return table.main(arguments[1:], tell)
     options = parsed(arguments)
     if options.list:
         sys.stdout.write(listing())

@@ -268,6 +268,36 @@ def test_readers_of_training_come_to_each_sample_once(tmp_path: Path) -> None:
     ], done.stderr
 
 
+def test_loaders_of_others_are_compared_with_ours(tmp_path: Path) -> None:
+    words = ["--data", tmp_path, "--scale", "0.002", "-s", "0.01", "--only", "stream,webdataset,litdata"]
+    done = start(sys.executable, "-m", "tests.bench", "peers", *words, "--rows", "damage", folder=ROOT)
+    assert done.status == 0, done.stderr
+    text = done.stdout.decode()
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("| ")]
+    ours, ours_going_on, theirs, theirs_going_on = rows[2:6]
+    assert ours[0].startswith("tartools `WebDataset`") and ours_going_on[0].endswith("`handler=`")
+    assert ours[1] == "**40**, error" and ours_going_on[1:5] == ["0, warning", "**15**, warning", *["0, warning"] * 2]
+    assert theirs_going_on[0].startswith("webdataset ") and theirs[2] == theirs_going_on[2] == "**14**, silent"
+    assert ours[6] == theirs[6] == "0"  # a dot in a folder's name
+    if not installed("litdata"):
+        assert text.endswith("Not installed: litdata (litdata).\n")
+    assert [path.name for path in home(tmp_path, 0.002).glob("tartools-peers-*")] == []
+
+
+@exhaustive
+def test_speed_first_batch_and_resuming_are_compared(tmp_path: Path) -> None:
+    words = ["--data", tmp_path, "--scale", "0.002", "-s", "0.01", "--only", "loader,stream,datasets"]
+    done = start(
+        sys.executable, "-m", "tests.bench", "peers", *words, "--rows", "rates,first,resume", folder=ROOT, timeout=600
+    )
+    assert done.status == 0, done.stderr
+    rows = [row.split("|")[1:-1] for row in done.stdout.decode().splitlines() if row.startswith("| ")]
+    assert [len(row) for row in rows] == [7] * 5 + [6] * 5 + [2] * 5
+    assert [row[1].endswith("s, exact ") for row in rows[12:14]] == [True, True]
+    assert all(" requests " in row[3] and "error" not in row[3] for row in rows[7:10])
+    assert "error" not in done.stdout.decode()
+
+
 def test_a_work_that_is_not_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
         parsed(["cat-Z"])
