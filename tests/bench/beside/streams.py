@@ -113,7 +113,7 @@ class Spdl(Library):
     name = "SPDL"
     package = "spdl"
     imports = ("spdl.io", "spdl.pipeline")
-    lacks = STREAM | NO_STATE | dict.fromkeys(("first-http-1000", "first-http-10000"), "opens files alone")
+    lacks = STREAM | NO_STATE | dict.fromkeys(("first-http-1000", "first-http-10000"), "no http: URLs")
 
     def batches(self, reading: Reading, state: Any = None) -> Iterator[Sequence[Any]]:
         spdl = import_module("spdl.io")

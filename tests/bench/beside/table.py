@@ -31,6 +31,8 @@ DELAY = 0.03  # seconds
 MANY = {"1000": 1_000, "10000": 10_000}  # shards
 PARTS = ("rates", "first", "resume", "damage")
 TEXTS = 0.1  # of the texts of the other benchmarks
+EXIT_TIMEOUT = 5  # seconds
+PREPARATION = 5  # times the limit of a row
 MAX_HANGS = 3  # rows at the limit one after the other: a library that does not work here need not take all the time
 Tell = Callable[[str], None]
 
@@ -42,12 +44,14 @@ class Field:
         self._sets, self._options, self._tell = folder, options, tell
         self._made = Path(tempfile.mkdtemp(prefix="tartools-peers-", dir=folder))
         self.answers: dict[tuple[str, str], Answer] = {}
+        self._scratch = Path(tempfile.mkdtemp(prefix="tp-"))  # a short name: Ray's sockets are in it
         self._half = samples_in("B16", options.scale * TEXTS) * 16 // 2
         self._hangs: dict[str, int] = {}  # of the last rows of a library
 
     def close(self) -> None:
         """Remove what was made for the libraries."""
-        shutil.rmtree(self._made, ignore_errors=True)
+        for place in (self._made, self._scratch):
+            shutil.rmtree(place, ignore_errors=True)
 
     def python(self, key: str) -> str:
         """Return the interpreter that has the library: of its environment, or this one."""
@@ -75,7 +79,7 @@ class Field:
     def _ask_process(self, key: str, tasks: Sequence[dict[str, Any]]) -> list[Answer]:
         """Return the answers of a process, which ends with all that it started; the last one may be its end."""
         text = "".join(json.dumps(task | {"library": key, "seconds": self._options.seconds}) + "\n" for task in tasks)
-        env = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1", TOKENIZERS_PARALLELISM="false")
+        env = dict(os.environ, PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1", TMPDIR=str(self._scratch))
         answers: list[Answer] = []
         with subprocess.Popen(
             [self.python(key), "-m", "tests.bench.beside.rows"],
@@ -97,7 +101,8 @@ class Field:
                 end_session(process)
 
             for _ in tasks:
-                limit = threading.Timer(self._options.limit, stop)
+                patience = self._options.limit * (PREPARATION if tasks[0]["row"] == "prepare" else 1)
+                limit = threading.Timer(patience, stop)
                 limit.start()
                 try:
                     if not answers:
@@ -110,10 +115,12 @@ class Field:
                     limit.cancel()
                 if not line:
                     process.wait()
-                    ended = f"over {self._options.limit:g} s" if slow.is_set() else f"status {process.returncode}"
+                    ended = f"over {patience:g} s" if slow.is_set() else f"status {process.returncode}"
                     answers.append({"error": ended, "slow": slow.is_set(), "said": ""})
                     break
                 answers.append(json.loads(line))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(EXIT_TIMEOUT)
             end_session(process)
         return answers
 
