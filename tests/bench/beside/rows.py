@@ -131,7 +131,7 @@ def damage(library: Library, reading: Reading, fault: str) -> Answer:
                 number = number_of(sample)
                 wrong += number is None
                 numbers += [] if number is None else [number]
-    except Exception as raised:  # whatever a library raises is its answer
+    except (Exception, SystemExit) as raised:  # whatever a library raises is its answer
         error = f"{type(raised).__name__}: {raised}"
     return {"good": len(set(numbers)), "again": len(numbers) - len(set(numbers)), "wrong": wrong, "error": error}
 
@@ -177,9 +177,9 @@ def answer(asked: dict[str, Any]) -> Answer:
 def main() -> None:
     """Answer each line of stdin. What libraries print is told with the answer."""
     warnings.simplefilter("always")
-    told, said = os.fdopen(os.dup(1), "w"), os.dup(2)
-    os.dup2(2, 1)
-    with tempfile.TemporaryDirectory() as place:
+    said = os.dup(2)
+    with os.fdopen(os.dup(1), "w") as told, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        os.dup2(2, 1)
         tempfile.tempdir = place  # MosaicML streaming leaves locks behind
         os.environ.update(OFFLINE | {"HF_HOME": place, "RAY_TMPDIR": place})
         for line in sys.stdin:

@@ -133,6 +133,8 @@ class Field:
         kind = LIBRARIES[key]
         if name in kind.lacks:
             found: Answer = {"lacks": kind.lacks[name]}
+        elif "error" in (prepared := self.answers.get((key, f"prepare-{arguments[1]}"), {})):
+            found = dict(prepared)
         else:
             (found,) = self.ask(key, [self.task(key, row, *arguments, **more)])
         self.note(key, name, found)
@@ -191,13 +193,15 @@ class Field:
     def damages(self, key: str) -> None:
         """Measure what is lost of each damaged set, and once more with the option that goes on."""
         kind, tasks = LIBRARIES[key], {}
+        if "damage" in kind.lacks:
+            return
         for fault, about in FAULTS.items():
             own = kind.about == "its own"
             urls = make_damaged(self._made / "damaged" / fault, "whole" if own else fault)
             for way in ("damage", "go on") if kind.goes_on else ("damage",):
                 name, place = f"{way}-{fault}", f"damaged-{fault}-{way[:2]}"
-                if "damage" in kind.lacks or (own and not about.own_format):
-                    self.note(key, name, {"lacks": kind.lacks.get("damage", "")})
+                if own and not about.own_format:
+                    self.note(key, name, {"lacks": ""})
                 else:
                     more = {"go_on": way == "go on", "fault": fault, "batch": 1}
                     tasks[name] = self.task(key, "damage", urls, place, **more)
@@ -219,9 +223,9 @@ def end_session(process: subprocess.Popen[str]) -> None:
 def cell(found: Answer, form: Callable[[Answer], str]) -> str:
     """Return the text of a figure, or why there is none."""
     if "lacks" in found:
-        return f"no: {found['lacks']}" if found["lacks"] else ""
+        return str(found["lacks"])
     if found.get("slow"):
-        return f"{found['error']}" + (f", {found['requests']:,} requests" if "requests" in found else "")
+        return f"{found['error']}" + (f" ({found['requests']:,})" if "requests" in found else "")
     return f"error: {short(found['error'])}" if "error" in found else form(found)
 
 
@@ -268,7 +272,7 @@ def tables(field: Field, versions: dict[str, str], parts: Sequence[str]) -> str:
         text += lines(("", "reads", "in order", "random", "small", "decoded", "MB"), rows)
     if "first" in parts:
         rows = [(there[key], *first_cells(found[key])) for key in there]
-        headings = ("1,000", "10,000", "HTTP, 1,000 shards", "HTTP, 10,000 shards", "index or copy, s")
+        headings = ("1,000", "10,000", "1,000 by HTTP (requests)", "10,000 by HTTP (requests)", "index or copy")
         text += lines(("", *headings), rows)
     if "resume" in parts:
         rows = [(there[key], cell(found[key]["resume"], resumption)) for key in there]
@@ -277,6 +281,8 @@ def tables(field: Field, versions: dict[str, str], parts: Sequence[str]) -> str:
         faults = [(fault, about) for fault, about in FAULTS.items() if fault != "whole"]
         rows = []
         for key, title in there.items():
+            if "damage" in LIBRARIES[key].lacks:
+                continue
             for way in ("damage", "go on") if LIBRARIES[key].goes_on else ("damage",):
                 option = f", `{LIBRARIES[key].goes_on}=`" if way == "go on" else ""
                 usual = complaints(found[key][f"{way}-whole"].get("said", ""))
@@ -301,7 +307,7 @@ def held(found: Answer) -> str:
 def first_cells(found: dict[str, Answer]) -> list[str]:
     """Return seconds, and requests by HTTP."""
     local = [cell(found[f"first-{label}"], lambda each: f"{each['seconds']:.2f}") for label in MANY]
-    far = [cell(found[f"first-http-{label}"], "{0[seconds]:.2f} s, {0[requests]:,} requests".format) for label in MANY]
+    far = [cell(found[f"first-http-{label}"], "{0[seconds]:.2f} ({0[requests]:,})".format) for label in MANY]
     index = found.get("prepare-many-10000")
     return [*local, *far, cell(index, lambda each: f"{each['seconds']:.1f}") if index else ""]
 
@@ -324,7 +330,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=place, metavar="DIR", help="where shards are kept (%(default)s)")
     parser.add_argument("--scale", type=float, default=1.0, help="smaller sets, to try it out: 0.01")
     parser.add_argument("-s", "--seconds", type=float, default=1.0, help="of a rate (%(default)s)")
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds of a row (%(default)s)")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds of a row (%(default)s)")
     options = parser.parse_args(arguments)
     options.rows = options.rows.split(",")
     if unknown := [part for part in options.rows if part not in PARTS]:
