@@ -260,6 +260,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the works that are asked for; return the exit status."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # they would leave the outputs there
+        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
+            signal.signal(ending, lambda number, _: sys.exit(128 + number))
     if arguments[:1] == ["peers"]:
         from tests.bench.beside import table
 
@@ -268,9 +271,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.list:
         sys.stdout.write(listing())
         return 0
-    for ending in (signal.SIGTERM, signal.SIGHUP):  # they would leave the outputs there
-        if signal.getsignal(ending) is not signal.SIG_IGN:  # nohup
-            signal.signal(ending, lambda number, _: sys.exit(128 + number))
     chosen = [WORKS[name] for name in options.works] or [work for work in WORKS.values() if not work.by_name]
     if options.before:
         chosen = [beside_version(work, options.before.absolute()) for work in chosen if not work.ours.told]

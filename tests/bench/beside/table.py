@@ -32,7 +32,7 @@ MANY = {"1000": 1_000, "10000": 10_000}  # shards
 PARTS = ("rates", "first", "resume", "damage")
 TEXTS = 0.1  # of the texts of the other benchmarks
 EXIT_TIMEOUT = 5  # seconds
-PREPARATION = 5  # times the limit of a row
+PREPARATION = 15  # times the limit of a row
 MAX_HANGS = 3  # rows at the limit one after the other: a library that does not work here need not take all the time
 Tell = Callable[[str], None]
 
@@ -332,6 +332,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-s", "--seconds", type=float, default=1.0, help="of a rate (%(default)s)")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds of a row (%(default)s)")
     options = parser.parse_args(arguments)
+    options.venvs = options.venvs and options.venvs.absolute()
     options.rows = options.rows.split(",")
     if unknown := [part for part in options.rows if part not in PARTS]:
         parser.error(f"no rows are called {' or '.join(unknown)}; there are {', '.join(PARTS)}")
@@ -349,21 +350,28 @@ def make_set(folder: Path, scale: float, name: str) -> list[str]:
     return sorted(str(each) for each in path.iterdir())
 
 
+def many_shards(folder: Path, scale: float, tell: Tell) -> list[str]:
+    """Return the many shards, which are made if they are not there."""
+    count = max(2, round(MANY["10000"] * scale))
+    if not folder.exists():
+        tell(f"making {folder}")
+        make_many(folder, count)
+    return [str(folder / f"{number:06d}.tar") for number in range(count)]
+
+
 def main(arguments: Sequence[str], tell: Tell) -> int:
     """Measure, and write the tables; the status is 1 if a library of ours failed."""
     options = parse(arguments)
     folder = options.data.absolute()
-    photos, texts = make_set(folder, options.scale, "PHOTOS"), make_set(folder, options.scale * TEXTS, "B16")
-    many_home = home(folder, options.scale) / "many"
-    count = max(2, round(MANY["10000"] * options.scale))
-    if not many_home.exists():
-        tell(f"making {many_home}")
-        make_many(many_home, count)
-    many = [str(many_home / f"{number:06d}.tar") for number in range(count)]
-    field = Field(many_home.parent, options, tell)
+    place = home(folder, options.scale)
+    place.mkdir(parents=True, exist_ok=True)
+    photos = make_set(folder, options.scale, "PHOTOS") if "rates" in options.rows else []
+    texts = make_set(folder, options.scale * TEXTS, "B16") if {"rates", "resume"} & {*options.rows} else []
+    many = many_shards(place / "many", options.scale, tell) if "first" in options.rows else []
+    field = Field(place, options, tell)
     versions = {key: field.version(key) for key in options.only}
     try:
-        with FarFiles(many_home.parent) as server:
+        with FarFiles(place) as server:
             for key in [key for key in versions if versions[key]]:
                 parts = {
                     "rates": lambda: field.rates(key, photos, texts, server),  # noqa: B023  # is called at once
