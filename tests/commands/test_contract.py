@@ -355,7 +355,7 @@ def test_a_program_that_imports_us_keeps_its_handler(script: str, tmp_path: Path
 def test_a_signal_that_was_swallowed_is_told_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    monkeypatch.setattr(process, "came", [signal.SIGTERM])
+    monkeypatch.setattr(process, "received_signals", [signal.SIGTERM])
     assert tarls.main([__file__, "--all"]) == process.SIGNAL_STATUS_BASE + signal.SIGTERM
 
 

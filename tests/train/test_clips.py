@@ -216,7 +216,10 @@ def test_damage_names_sample_and_field() -> None:
 def test_without_pyav_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     Path("a.tar").write_bytes(make_tar([("k.mp4", make_video(3))]))
-    with pytest.raises(SampleError, match=r"field 'mp4': videos .*PyAV, which is not installed: .*\[video\]\)$"):
+    with pytest.raises(
+        SampleError,
+        match=r"field 'mp4': videos .*PyAV, which is not installed: .*pip install av \(or the extra video\)$",
+    ):
         TableDataset("a.tar", "mp4", {"mp4": Video()})[0]
 
 

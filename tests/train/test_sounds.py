@@ -252,7 +252,10 @@ def test_without_soxr_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "soxr", None)
     Path("a.tar").write_bytes(make_tar([("k.wav", ramp(90))]))
     assert TableDataset("a.tar", "wav", {"wav": Sound(rate=RATE)})[0][0][0].shape == (1, 90)
-    with pytest.raises(SampleError, match=r"field 'wav': resampling from 8000 to 16000 .* needs soxr, .*\[sound\]\)$"):
+    with pytest.raises(
+        SampleError,
+        match=r"field 'wav': resampling from 8000 to 16000 .* needs soxr, .*pip install soxr \(or the extra sound\)$",
+    ):
         TableDataset("a.tar", "wav", {"wav": Sound(rate=16_000)})[0]
 
 

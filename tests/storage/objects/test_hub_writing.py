@@ -111,7 +111,7 @@ def test_what_is_not_taken(hub: Hub, repository: Repository, run: Run, tmp_path:
 
 def test_without_the_library(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hf, "find_spec", lambda name: None)
-    with pytest.raises(StorageError, match=r"install 'tartools\[hf\]'.*hf upload"):
+    with pytest.raises(StorageError, match=r"install huggingface_hub; .*hf upload"):
         storage.open_write(f"{SET}/out.tar")
 
 
