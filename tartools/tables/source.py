@@ -106,7 +106,8 @@ class ParquetSource:
     def read(self, columns: Sequence[str] | None) -> Any:
         """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
         with _arrow_errors(self.url, self._noun):
-            rows = self.parquet.read(columns=columns)
+            # a thread of pyarrow that still holds this file aborts a process that ends meanwhile
+            rows = self.parquet.read(columns=columns, use_threads=False)
             rows.validate(full=True)
             return rows
 

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import random
+import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -294,6 +295,20 @@ def test_nothing_imports_pandas(folder: Path, run: Run, monkeypatch: pytest.Monk
     ]
     done = [python(f"import sys; {line}") for line in lines]
     assert [(each.status, {*each.stdout.split()}) for each in done] == [(0, {b"pandas"}), *[(0, set())] * 7]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc has the threads")
+def test_reading_starts_no_threads(folder: Path) -> None:
+    """One of pyarrow that holds the file when the process ends aborts it: "terminate called", one run in 25."""
+    program = """
+import os, numpy, pyarrow.parquet, tartools
+before = len(os.listdir("/proc/self/task"))
+table = tartools.Table("sets/t.parquet")
+table.has_field("cls"), table.column("cls"), table.arrow, table[3], table.find("b/000005")
+assert len(os.listdir("/proc/self/task")) == before
+"""
+    done = python(program)
+    assert (done.status, done.stderr) == (0, "")
 
 
 def test_masks_of_all_kinds_of_columns() -> None:
