@@ -22,7 +22,7 @@ MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 
 
 def add_advice(facts: dict[str, Any]) -> None:
-    """Add to each row of *facts*, those of `tarbench --json`, its "limit", and to *facts* the lines "advice".
+    """Add "limit" to each row of *facts*, which `tarbench --json` prints, and the lines "advice" to *facts*.
 
     The limit is the part of the time that takes longest ("list", "read", "decode" or "collate"), or "processors" for a
     row with workers that keeps them at least 80 % busy (BUSY_SHARE).

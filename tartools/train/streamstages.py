@@ -141,7 +141,7 @@ class HeldSamplesReader:
             self._yielded = 0
 
     def remaining(self) -> list[HeldSamples]:
-        """Return the samples that were not yielded yet, by buffer: those left of the first one, then the others."""
+        """Return the samples not yet yielded, by buffer: first the rest of the one in use, then the others."""
         if not self._held:
             return []
         (numbers, slices), *others = self._held

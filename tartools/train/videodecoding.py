@@ -121,7 +121,7 @@ def frame_rate(stream: Any) -> Fraction:
 
 
 def frame_count(container: Any, stream: Any) -> int | None:
-    """Return the number of frames of *stream* by its length, or that of *container*, both of PyAV; None if unknown."""
+    """Return the number of frames of PyAV's *stream*, by its length or its *container*'s; None if unknown."""
     seconds = stream_length(container, stream) or file_length(container)  # its sound may be longer
     return None if seconds is None else max(round(seconds * frame_rate(stream)), 1)
 

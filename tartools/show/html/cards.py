@@ -111,7 +111,7 @@ class Overview:
         self.counts.add(part)
 
     def _add_values(self, combinations: Iterable[Combination]) -> None:
-        """Add the values of fields that may hold classes to `orders`, for the samples that follow those counted.
+        """Add values of fields that may hold classes to `orders`, for the samples after the last counted one.
 
         *combinations*: these samples, grouped by their fields.
         """

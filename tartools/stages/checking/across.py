@@ -80,7 +80,7 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
     """
     size = RECORD_TAIL.size
     encoded, group = b"", list[bytes]()  # the key of the records in *group*
-    cut = 0  # bytes to cut off the begin of each record of *group*: its NFC form
+    cut = 0  # bytes to cut off the front of each record of *group*: its NFC form
     nfc_form, first_of_form = b"", b""  # the last key without another form; the first record that has this NFC form
     is_compared = True  # False: no sample has the NFC form of *group*, which is the first of its forms
     for record in records:
@@ -217,7 +217,7 @@ ExpectedFields = Sequence[Sequence[str]]  # of each, one has to be there
 
 
 def expected_fields(combinations: Mapping[str, Tally]) -> ExpectedFields:
-    """Return the fields that samples should have, as tuples of alternatives: those that over half of the samples have.
+    """Return the fields of over half of the samples, which all should have, as tuples of alternatives.
 
     Then those that over half of the samples with all of these have, and so on. `combinations`: fields joined by "/" ->
     counts. Samples without a field, or next to damage, do not count. Fields that stand for each other, such as jpg and

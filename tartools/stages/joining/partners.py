@@ -47,7 +47,7 @@ class RowOptions(NamedTuple):
 
 
 class PartnerFinder:
-    """Finds samples of the second input by keys of the first, in the index *partners*, and counts those without one.
+    """Finds samples of the second input by keys of the first, in the index *partners*, and counts missing partners.
 
     *second*: the second input, which makes members of the values that `find` returns.
     """
