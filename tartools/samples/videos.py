@@ -81,6 +81,18 @@ def first_frame(member: Member) -> Image | None:
         return None if frame is None else frame.to_image()  # type: ignore[no-untyped-call]
 
 
+def reduced_frame(member: Member, width: int, height: int) -> Image:
+    """Return the first frame of the video *member*, reduced to fit into *width* by *height* pixels.
+
+    Raises: ValueError if it has no frame; TarToolsError without PyAV; errors of PyAV if it is damaged.
+    """
+    picture = first_frame(member)
+    if picture is None:
+        raise ValueError("it has no frame")
+    picture.thumbnail((width, height))
+    return picture
+
+
 def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
     """Return the seconds of *stream* of *video* by its header, or by the tag that Matroska has for it.
 

@@ -1,5 +1,7 @@
 """Arrange samples on a terminal: pictures side by side with labels under them, then the other fields as text.
 
+A video is drawn as its first frame.
+
 A sample is a `Block`, or several if its pictures do not fit side by side. As many samples as fit are side by side.
 """
 
@@ -10,9 +12,11 @@ from typing import NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
+from tartools.samples.filetypes import PICTURE, VIDEO
 from tartools.samples.kinds import describe
 from tartools.samples.kinds.kind import Description
 from tartools.samples.sample import Sample, field_name
+from tartools.samples.videos import reduced_frame
 from tartools.show import graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NO_PROTOCOL, Screen
 from tartools.tar import Member
@@ -24,6 +28,8 @@ MIN_PICTURE_COLUMNS = 20  # columns of a picture in the pager, at least
 ROWS_AROUND_PICTURES = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
 MESSAGE_COLUMNS = 26  # columns of the message in place of a picture
 BOLD, DIM, REVERSE, STYLE_END = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[0m"
+
+DRAWN_KINDS = (PICTURE, VIDEO)  # kinds of descriptions of members that are drawn
 
 Described = Sequence[tuple[Member, Description]]
 
@@ -124,7 +130,7 @@ def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     off.
     """
     described = describe_members(sample, screen)
-    count = sum(description.kind == "picture" for _, description in described) if screen.protocol != NO_PROTOCOL else 0
+    count = sum(description.kind in DRAWN_KINDS for _, description in described) if screen.protocol != NO_PROTOCOL else 0
     text_rows = sum(1 + len(description.lines) for _, description in described) - count
     free_rows = screen.rows - 1
     picture_rows = free_rows - 1 - min(text_rows, free_rows // 2)  # rows for pictures and their labels
@@ -186,12 +192,12 @@ def draw_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: i
         key = "…" + key[2:]
     title = set_cell_size(("> " if marked else "  ") + key, max_columns)
     title = add_style(title, REVERSE if marked and screen.codes else "")
-    first = next((member for member, description in described if description.kind == "picture"), None)
+    first = next((pair for pair in described if pair[1].kind in DRAWN_KINDS), None)
     if first is None or screen.protocol == NO_PROTOCOL:
         return Block(
             title, (), [*(fit_line(line, max_columns) for line in text.describe_fields(described)[:max_rows]), ""]
         )
-    drawn = draw_tile(first, "", screen, max_columns, max_rows)
+    drawn = draw_tile(*first, screen, max_columns, max_rows)
     lines = drawn.lines[:max_rows]  # a message can be longer
     return Block(title, [drawn._replace(lines=lines, rows=min(drawn.rows, max_rows), label="")], ())
 
@@ -210,10 +216,10 @@ def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int
     drawn: list[tuple[Member, Description]] = []
     described: list[tuple[Member, Description]] = []
     for pair in members:
-        (drawn if pair[1].kind == "picture" and screen.protocol != NO_PROTOCOL else described).append(pair)
+        (drawn if pair[1].kind in DRAWN_KINDS and screen.protocol != NO_PROTOCOL else described).append(pair)
     bands: list[list[Tile]] = [[]]
     for member, description in drawn:
-        next_tile = draw_tile(member, description.what, screen, max_columns, max_rows)
+        next_tile = draw_tile(member, description, screen, max_columns, max_rows)
         if bands[-1] and sum(tile.width + PICTURE_GAP_COLUMNS for tile in bands[-1]) + next_tile.width > screen.columns:
             bands.append([])
         bands[-1].append(next_tile)
@@ -223,23 +229,25 @@ def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int
     return blocks
 
 
-def draw_tile(member: Member, description: str, screen: Screen, max_columns: int, max_rows: int) -> Tile:
-    """Return the tile of the picture *member* for *screen*; if it can't be decoded, a message in a frame.
+def draw_tile(member: Member, description: Description, screen: Screen, max_columns: int, max_rows: int) -> Tile:
+    """Return the tile of the picture or video *member* for *screen*; if it can't be decoded, a message in a frame.
 
-    *description*: text for the label. *max_columns*, *max_rows*: the largest size, in cells.
+    *description*: of *member*; its kind says how to decode it, its text is for the label. *max_columns*, *max_rows*:
+    the largest size, in cells.
     """
     name = printable(field_name(member)) or "-"
     try:
-        picture = decoding.decode_reduced(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
+        decode_reduced = reduced_frame if description.kind == VIDEO else decoding.decode_reduced
+        picture = decode_reduced(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
     except (TarToolsError, MemoryError):
         raise
-    except Exception as error:  # as `decode_reduced` says
+    except Exception as error:  # of Pillow or PyAV
         lines = draw_frame(decoding.reason_of_error(error), min(max_columns, MESSAGE_COLUMNS))
         broken = not isinstance(error, decoding.TooLargeError)
         return Tile(
             line_columns(lines[0]), len(lines), lines, "", fit_line(f"  {name}  {member.size:,} B", max_columns), broken
         )
-    label = fit_line(f"  {name}  {member.size:,} B  {description}", max_columns)
+    label = fit_line(f"  {name}  {member.size:,} B  {description.what}", max_columns)
     columns, height = fit_cells(picture.size, max_columns, max_rows)
     if screen.protocol == BLOCKS:
         lines = graphics.draw_half_blocks(picture, columns, height, exact=screen.exact)

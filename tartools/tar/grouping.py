@@ -13,35 +13,95 @@ from tartools.tar.member import Member, Source
 MAX_GROUP_IN_MEMORY = 16 << 20  # bytes; larger members and groups are ranges of files, not memory
 
 
+class OpenGroup:
+    """The group to which the next member of a stream may belong: its members so far.
+
+    Its contiguous members are the last ones of `Grouper.members`; members before them that something else separates
+    from these, such as an extended header, are in `scattered`.
+
+    `key`: the key of its members; None if no group is open, then the other attributes have no meaning.
+    `stem`: the paths of its members begin with this (`tar.keys`); `NO_STEM` if only an equal path belongs to it.
+    `begin`: offset in `Grouper.source` of its first contiguous member.
+    `first`: index of that member in `Grouper.members`.
+    `scattered`: its earlier members, in order.
+    `scattered_memory`: bytes of memory that these hold.
+    `stream_begin`: offset in the stream of the first of these.
+    `stream_end`: offset in the stream of the end of the last of these.
+    """
+
+    __slots__ = ("begin", "first", "key", "scattered", "scattered_memory", "stem", "stream_begin", "stream_end")
+
+    def __init__(self) -> None:
+        """Make the state in which no group is open."""
+        self.key: bytes | None = None
+        self.stem = NO_STEM
+        self.begin = 0
+        self.first = 0
+        self.scattered: list[Member] = []
+        self.scattered_memory = 0
+        self.stream_begin = 0
+        self.stream_end = 0
+
+    def owns(self, path: bytes) -> bool:
+        """True if a group is open to which a member named *path* belongs."""
+        return self.stem is not NO_STEM and has_stem(path, self.stem)
+
+    def add_scattered(self, member: Member, size: int, scratch: Callable[[], io.FileIO]) -> None:
+        """Add *member* to `scattered`; *size*: bytes of memory that it holds.
+
+        Once they hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of a file, which *scratch* makes.
+        """
+        self.scattered.append(member)
+        self.scattered_memory += size
+        if self.scattered_memory > MAX_GROUP_IN_MEMORY:
+            from tartools.tar.rescan import spill_members
+
+            self.scattered = spill_members(self.scattered, scratch)
+            self.scattered_memory = 0
+
+    def take_scattered(self) -> ScatteredGroup:
+        """Return the group of the scattered members, which are all that it has, and forget them."""
+        assert self.key is not None
+        members, self.scattered, self.scattered_memory = self.scattered, [], 0
+        own = all(head is None for *_, head in members)  # no header is replaced
+        stored = sum(data - start + padded_size(size) for _, _, start, data, size, _ in members)
+        is_contiguous = own and stored == self.stream_end - self.stream_begin
+        return ScatteredGroup(self.key, members, self.stream_begin if is_contiguous else None)
+
+
 class Grouper:
     """Collects the members of one stream into groups: complete groups, not yielded yet, and the open group.
 
-    The reader's hot loop appends plain members to the columns itself. `source` is the buffer or file that holds the
-    members; positions are offsets in the reader's buffer, which in `source` are `shift` bytes higher.
-    *scratch*: makes a file for groups above 16 MiB. *listed*: True to list members; else only the begins of groups are
-    known. *uniform*: with *listed*, many groups with equal fields may come as `UniformGroups`, in place of their
-    members.
+    The reader's hot loop appends plain members to the columns itself. Positions are offsets in the reader's buffer.
+
+    `source`: the buffer or file that holds the members.
+    `shift`: what is added to a position to get the offset in `source`.
+    `base`: offset of the reader's buffer in the stream.
+    `uniform`: True if many groups with equal fields may come as `UniformGroups`, in place of their members.
+    `parts`: what is complete and not yet yielded, in order, except the groups of the next attributes.
+    `keys`, `starts`, `firsts`: of each complete group that is contiguous: key, offset in `source`, index of its first
+    member in `members`.
+    `members`: the members of these groups and then of the open one; None if members are not listed.
+    `open`: the open group.
     """
 
     def __init__(self, scratch: Callable[[], io.FileIO], listed: bool, uniform: bool) -> None:
+        """Begin without a group.
+
+        *scratch*: makes a file for groups above 16 MiB. *listed*: True to list members; False if only the begins of
+        groups are needed. *uniform*: with *listed*, allow `UniformGroups`.
+        """
         self.source: Source = b""
         self.shift = 0
-        self._scratch = scratch
+        self.base = 0
+        self.scratch = scratch
         self.uniform = listed and uniform
-        self.parts: list[Parsed] = []  # complete, not yet yielded
-        self.keys: list[bytes] = []  # columns of the complete groups that are contiguous
+        self.parts: list[Parsed] = []
+        self.keys: list[bytes] = []
         self.starts: list[int] = []
-        self.firsts: list[int] = []  # index of the first member of each
-        self.members: list[Member] | None = [] if listed else None  # of these groups and of the open one
-        self.key: bytes | None = None  # of the open group; None if no group is open
-        self.stem = NO_STEM  # the paths of its members begin with this
-        self.begin = 0  # start of the open group in the source
-        self.first = 0  # index of its first member
-        self.scattered: list[Member] = []  # its earlier members, which are not contiguous with the rest
-        self.held = 0  # bytes of memory that these hold
-        self.base = 0  # offset of the reader's buffer in the stream
-        self.origin = 0  # offset of the open group in the stream, once it has scattered members
-        self.last = 0  # where in the stream the last of these ends
+        self.firsts: list[int] = []
+        self.members: list[Member] | None = [] if listed else None
+        self.open = OpenGroup()
 
     def drain(self, position: int) -> list[Parsed]:
         """Remove the complete parts before the offset *position* of the buffer, and return them in order.
@@ -52,35 +112,29 @@ class Grouper:
         parts, self.parts = self.parts, []
         return parts
 
-    def is_in_open_group(self, path: bytes) -> bool:
-        """True if the member *path* belongs to the open group."""
-        return self.stem is not NO_STEM and has_stem(path, self.stem)
-
     def start_or_join(self, path: bytes, position: int) -> None:
         """Unless the member *path* at *position* is in the open group: complete that, and open one that begins here."""
-        if not self.is_in_open_group(path):
+        group = self.open
+        if not group.owns(path):
             self.complete_group(position)
-            self.key, field = split_path(path)
-            self.stem = stem_of(self.key, bool(field))
-            self.begin = position + self.shift
-            self.first = len(self.members or ())
+            group.key, field = split_path(path)
+            group.stem = stem_of(group.key, bool(field))
+            group.begin = position + self.shift
+            group.first = len(self.members or ())
 
     def complete_group(self, position: int) -> None:
         """Complete the open group, if there is one: it ends at *position*."""
-        if self.key is None:
+        group = self.open
+        if group.key is None:
             return
-        if self.scattered:
+        if group.scattered:
             self.scatter_open_group(position)
-            own = all(head is None for *_, head in self.scattered)  # no header is replaced
-            stored = sum(data - start + padded_size(size) for _, _, start, data, size, _ in self.scattered)
-            is_contiguous = own and stored == self.last - self.origin
-            self.parts.append(ScatteredGroup(self.key, self.scattered, self.origin if is_contiguous else None))
-            self.scattered, self.held = [], 0
+            self.parts.append(group.take_scattered())
         else:
-            self.keys.append(self.key)
-            self.starts.append(self.begin)
-            self.firsts.append(self.first)
-        self.key, self.stem = None, NO_STEM
+            self.keys.append(group.key)
+            self.starts.append(group.begin)
+            self.firsts.append(group.first)
+        group.key, group.stem = None, NO_STEM
 
     def cut_contiguous(self, position: int) -> None:
         """Move the complete contiguous groups to `parts`, as one `ContiguousGroups`.
@@ -89,44 +143,33 @@ class Grouper:
         """
         if not self.keys:
             return
-        end, members = position + self.shift if self.key is None else self.begin, self.members
+        group, members = self.open, self.members
+        end = position + self.shift if group.key is None else group.begin
         if members is not None:
-            first = len(members) if self.key is None else self.first
-            members, self.members, self.first = members[:first], members[first:], 0
+            first = len(members) if group.key is None else group.first
+            members, self.members, group.first = members[:first], members[first:], 0
         self.parts.append(ContiguousGroups(self.source, self.keys, [*self.starts, end], members, self.firsts))
         self.keys, self.starts, self.firsts = [], [], []
 
     def scatter_open_group(self, position: int) -> None:
-        """Move the members of the open group before *position* to `scattered`: the next one will not be contiguous.
+        """Move the members of the open group before *position* to its scattered ones: the next one is not contiguous.
 
         They are ranges of `source`. The complete groups before them are moved to `parts`.
         """
         self.cut_contiguous(position)
-        if self.key is not None:
+        group = self.open
+        if group.key is not None:
             from tartools.tar.rescan import members_in
 
-            if not self.scattered:
-                self.origin = self.base + self.begin - self.shift
+            if not group.scattered:
+                group.stream_begin = self.base + group.begin - self.shift
             in_memory = not isinstance(self.source, io.FileIO)
-            for member in members_in(self.source, self.begin, position + self.shift, ranges=True):
-                self.add_scattered(member, in_memory * (member[3] - member[2] + member[4]))
-                self.last = self.base + position
+            for member in members_in(self.source, group.begin, position + self.shift, ranges=True):
+                group.add_scattered(member, in_memory * (member[3] - member[2] + member[4]), self.scratch)
+                group.stream_end = self.base + position
             if self.members:
                 self.members.clear()
-        self.begin, self.first = position + self.shift, 0
-
-    def add_scattered(self, member: Member, size: int) -> None:
-        """Add *member* to the scattered members of the open group; *size*: bytes of memory that it holds.
-
-        Once they hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of a scratch file.
-        """
-        self.scattered.append(member)
-        self.held += size
-        if self.held > MAX_GROUP_IN_MEMORY:
-            from tartools.tar.rescan import spill_members
-
-            self.scattered = spill_members(self.scattered, self._scratch)
-            self.held = 0
+        group.begin, group.first = position + self.shift, 0
 
     def interrupt(self, special: Special | None, position: int) -> None:
         """Record that bytes which belong to no group begin at *position*; *special*: the member there, which is added.

@@ -16,8 +16,8 @@ Offsets are of three kinds; without a word about it, they are in the buffer:
 
 The source of members is the buffer itself, and then `groups.shift` is 0; or, if payloads may stay in a plain file, that
 file, in which the stream begins at byte `stream.start`: then `groups.shift` is `buffer.base + stream.start`. In the
-source are the starts of groups, `groups.begin` of the open one, and `start` and `data` of members; in the stream are
-`groups.origin` and `groups.last`, and the offsets that errors have.
+source are the starts of groups, `groups.open.begin`, and `start` and `data` of members; in the stream are `stream_begin`
+and `stream_end` of the open group, and the offsets that errors have.
 """
 
 from __future__ import annotations
@@ -171,12 +171,13 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, and return None; at damage, return the error, unraised."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
+        group = groups.open
         source, shift, limit = groups.source, groups.shift, self.payload_limit()
         unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES
         while position + BLOCK <= filled:
-            expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(groups.scattered)
+            expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(group.scattered)
             keys, starts, firsts, members = groups.keys, groups.starts, groups.firsts, groups.members
-            key, stem, begin, first = groups.key, groups.stem, groups.begin, groups.first  # `short`: fits a name field
+            key, stem, begin, first = group.key, group.stem, group.begin, group.first  # `short`: fits a name field
             short, length = (stem, len(stem)) if len(stem) < NAME_BYTES and b"\0" not in stem else (NO_STEM, 0)
             while position + BLOCK <= filled:
                 data = position + BLOCK
@@ -217,7 +218,7 @@ class Reader:
                     members.append((path, source, position + shift, data + shift, size, None))  # type: ignore[arg-type]
                 position = end
             self.ended = self.ended and position == self.position
-            self.position, groups.key, groups.stem, groups.begin, groups.first = position, key, stem, begin, first
+            self.position, group.key, group.stem, group.begin, group.first = position, key, stem, begin, first
             if position + BLOCK > filled:
                 break
             try:
@@ -236,7 +237,7 @@ class Reader:
 
     def take_run(self) -> None:
         """Parse a run of plain headers by numpy, if that pays; stop trying after several attempts without a run."""
-        if not self.takes_runs or self.globals or self.groups.scattered:
+        if not self.takes_runs or self.globals or self.groups.open.scattered:
             return
         from tartools.tar import runs
 
@@ -341,7 +342,7 @@ class Reader:
         member = Member(header.path, groups.source, start + shift, header.data + shift, header.size, header.head)
         if header.head is not None:  # it is written with another header than the one in the source
             self._skip_to(header.end)
-            groups.add_scattered(member, 0 if self.ranges else header.size)
+            groups.open.add_scattered(member, 0 if self.ranges else header.size, self.scratch)
         elif groups.members is not None:
             groups.members.append(member)
         self.position = header.end
@@ -363,7 +364,7 @@ class Reader:
         *special*: the member that they are, which is added; None for an extended header.
         """
         self.groups.interrupt(special, self.position)
-        self.position, self.groups.begin = end, end + self.groups.shift
+        self.position, self.groups.open.begin = end, end + self.groups.shift
 
     def _request_member(self, header: FullHeader) -> None:
         """Set `need` to the bytes of the incomplete member of *header*, and `large` if no buffer will hold it."""
@@ -371,7 +372,7 @@ class Reader:
         self.need = header.end - self.position
         self.waiting = f"the payload of {header.name!r}"
         special = header.special
-        if special is None and not self.groups.is_in_open_group(header.path):
+        if special is None and not self.groups.open.owns(header.path):
             self.groups.complete_group(self.position)
         if self.need > (self.limit if special is None else BUFFER_BYTES):
             self.large = header
@@ -418,10 +419,10 @@ class Reader:
         """Make space in the buffer: move the open group and the bytes not parsed yet to its start, or to a new one."""
         groups, old = self.groups, self.buffer
         begin = self.position
-        if not self.ranges and groups.key is not None:
-            if self.position - groups.begin > MAX_CARRY_BYTES:
+        if not self.ranges and groups.open.key is not None:
+            if self.position - groups.open.begin > MAX_CARRY_BYTES:
                 groups.scatter_open_group(self.position)
-            begin = groups.begin
+            begin = groups.open.begin
         remaining = memoryview(old)[begin : self.filled]
         self.position -= begin
         self.filled = len(remaining)
@@ -467,10 +468,11 @@ class Reader:
                 raise self.truncated_error(missing)
         if regular and source is not None:
             data = first + large.data - self.position
-            self.groups.add_scattered(Member(large.path, source, first, data, large.size, large.head), 0)
-            self.groups.last = start + need
+            member = Member(large.path, source, first, data, large.size, large.head)
+            self.groups.open.add_scattered(member, 0, self.scratch)
+            self.groups.open.stream_end = start + need
         self._begin_buffer(Chunk(FIRST_READ_BYTES, self.stream, start + need))
-        self.groups.begin = self.groups.shift
+        self.groups.open.begin = self.groups.shift
         self.position = self.filled = 0
         self.ended = False
 
@@ -481,7 +483,7 @@ class Reader:
         if self.ranges and self.stream.file is not None:
             groups.source, groups.shift = self.stream.file, self.stream.start + buffer.base
         else:
-            groups.source, groups.begin = buffer, 0
+            groups.source, groups.open.begin = buffer, 0
 
     def truncated_error(self, missing: int) -> TruncatedError:
         """Return the error for a stream that ends *missing* bytes before the end of a header or member."""

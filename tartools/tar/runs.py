@@ -17,7 +17,7 @@ from typing import Any
 from tartools.tar.grouping import Grouper
 from tartools.tar.groups import ContiguousGroups, UniformGroups
 from tartools.tar.header import BLOCK
-from tartools.tar.keys import NO_STEM, Paths, has_stem, stem_of
+from tartools.tar.keys import Paths, stem_of
 
 MIN_RUN_BLOCKS = 64  # blocks, or headers; in a shorter run, the loop is as fast
 MAGIC_OFFSET, USTA_NUMBER = 257, int.from_bytes(b"usta", "little")
@@ -79,7 +79,7 @@ def take_run(reader: Any) -> int:
         return 0
     starts = at[:run_length] * BLOCK + position + groups.shift
     begins = paths.group_begins(run_length)
-    if groups.stem is not NO_STEM and has_stem(paths.first_path(), groups.stem):
+    if groups.open.owns(paths.first_path()):
         begins = begins[1:]
     if not (groups.uniform and len(begins) > MIN_RUN_BLOCKS and _add_uniform(groups, paths, starts, sizes, begins)):
         _add_members(groups, paths, starts, sizes, begins, 0, run_length)
@@ -95,22 +95,23 @@ def _add_members(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins:
     *begins*: indexes in the run (like *starts* and *sizes* an array of int64), from *low* to *high*, of members that
     begin a new group; the members before the first index belong to the group that is open.
     """
-    first = groups.first
+    group = groups.open
+    first = group.first
     if groups.members is not None:
         first = len(groups.members) - low
         places = starts[low:high].tolist(), (starts[low:high] + BLOCK).tolist(), sizes[low:high].tolist()
         members: Any = zip(paths.paths(low, high), repeat(groups.source), *places, repeat(None))
         groups.members += members
     if len(begins):
-        if groups.key is not None:
-            groups.keys.append(groups.key)
-            groups.starts.append(groups.begin)
-            groups.firsts.append(groups.first)
+        if group.key is not None:
+            groups.keys.append(group.key)
+            groups.starts.append(group.begin)
+            groups.firsts.append(group.first)
         groups.keys += paths.keys(begins)
         groups.starts += starts[begins].tolist()
         groups.firsts += (begins + first).tolist() if groups.members is not None else [first] * len(begins)
-        groups.key, groups.begin, groups.first = groups.keys.pop(), groups.starts.pop(), groups.firsts.pop()
-        groups.stem = stem_of(groups.key, paths.keyed[begins[-1]])
+        group.key, group.begin, group.first = groups.keys.pop(), groups.starts.pop(), groups.firsts.pop()
+        group.stem = stem_of(group.key, paths.keyed[begins[-1]])
 
 
 def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:

@@ -11,15 +11,15 @@ Check = Callable[[Member], Iterable[Finding] | None]  # raises any exception for
 
 HEAD_BYTES = 1 << 16  # bytes of a payload that are read to describe it
 MAX_TEXT_COLUMNS = 100  # characters of a line of a description; longer ones are cut
-BROKEN = "broken"  # kind of the description of a broken picture or sound, or of compressed data that are damaged
+BROKEN = "broken"  # kind of the description of a broken picture, sound or video, or of damaged compressed data
 
 
 class Description(NamedTuple):
     """The description of a payload in words.
 
     `what`: one line. `lines`: of its contents.
-    `kind`: "picture", "sound", "text" or "number" if it could be read as one; `BROKEN` for a picture, a sound or
-    compressed data that could not; else "". `value`: the whole text if it is short.
+    `kind`: "picture", "sound", "video", "text" or "number" if it could be read as one; `BROKEN` for a picture, a
+    sound, a video or compressed data that could not; else "". `value`: the whole text if it is short.
     """
 
     what: str

@@ -1,10 +1,12 @@
-"""Videos: columns of length, size, rate of frames and codec, from the header, which FFmpeg reads (PyAV)."""
+"""Videos: described by length, size, rate of frames and codec, from the header, which FFmpeg reads (PyAV)."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from tartools.errors import TarToolsError, printable
-from tartools.samples.filetypes import VIDEO, VIDEOS
-from tartools.samples.kinds.kind import PayloadKind
+from tartools.samples.filetypes import VIDEO, VIDEOS, type_of_file
+from tartools.samples.kinds.kind import BROKEN, Description, PayloadKind
 from tartools.samples.payloads import MAX_ERROR_CHARS
 from tartools.tar import Member
 
@@ -16,6 +18,37 @@ VIDEO_FACTS = (
     ("codec", "string"),
     ("broken", "string"),
 )
+NO_VIDEO_STREAM = "it has no video"  # why a file of a video format that has only sounds has no facts
+
+
+def is_video(_suffix: str, head: bytes) -> bool:
+    """True if *head*, the first bytes of a payload, are those of a video; a suffix alone does not make one."""
+    file_type = type_of_file(head)
+    return file_type is not None and file_type.kind == VIDEO
+
+
+def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
+    """Return the format of the video *member*, and its length, size, rate and codec, as far as its header says.
+
+    *head*: its first bytes. The kind is VIDEO if it has frames to draw, `BROKEN` if its header can't be read. Without
+    PyAV only the format is known, and the kind is "".
+    """
+    file_type = type_of_file(head)
+    assert file_type is not None
+    if find_spec("av") is None:
+        return Description(file_type.brief)
+    seconds, width, height, rate, codec, broken = measure_video(member, False)
+    if broken == NO_VIDEO_STREAM:
+        return Description(f"{file_type.brief}, without a video stream")
+    if broken is not None:
+        return Description(f"{file_type.brief}, that cannot be read: {broken}", kind=BROKEN)
+    facts = [
+        "" if seconds is None else f"{seconds:.2f} s",
+        f"{width}x{height}" if width and height else "",
+        "" if rate is None else f"{rate:.4g} frames/s",
+        str(codec or ""),
+    ]
+    return Description(", ".join([file_type.brief, *filter(None, facts)]), kind=VIDEO)
 
 
 def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
@@ -32,7 +65,7 @@ def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
         with member.open() as file, open_video(file, member.size) as opened:
             stream = next(iter(opened.streams.video), None)
             if stream is None:
-                return *no_facts, "it has no video"
+                return *no_facts, NO_VIDEO_STREAM
             rate = stream.average_rate or stream.guessed_rate
             return (
                 stream_seconds(opened, stream),
@@ -49,13 +82,14 @@ def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
         return *no_facts, printable(str(why))[:MAX_ERROR_CHARS]
 
 
-# No `recognize` and no `checks`: tarshow names the type of a video by its first bytes, and tarcheck decodes none.
+# No `checks`: tarcheck decodes no video.
 VIDEO_KIND = PayloadKind(
     name=VIDEO,
     code="",
-    recognize=None,
-    describe=None,
+    recognize=is_video,
+    describe=describe_video,
     checks={},
+    is_media=True,
     facts=VIDEO_FACTS,
     measure=measure_video,
     further_suffixes=VIDEOS,
