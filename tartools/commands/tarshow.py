@@ -1,15 +1,15 @@
 """Display samples in a readable form.
 
 Prints each sample as a block: its key, then each field with its size and a summary. For a picture it is the format,
-size and mode, for an array dtype and shape, for sound the length. JSON and text are printed, and shortened if they are
-long. Pictures are decoded; truncated or damaged ones are marked as broken. At the end the first keys of broken samples,
-and of samples without a field that most have, are listed on stderr. Nothing is unpickled, and control characters are
-escaped.
+size and mode, for an array dtype and shape, for a sound its length, for a video length, size and codec (if PyAV is
+installed: the extra video). JSON and text are printed, and shortened if they are long. Pictures are decoded; truncated
+or damaged ones are marked as broken. At the end the first keys of broken samples, and of samples without a field that
+most have, are listed on stderr. Nothing is unpickled, and control characters are escaped.
 
-On a terminal, pictures are drawn too, as many side by side as fit. --graphics says how: by the protocols of kitty,
-iTerm2 or sixel, or as half blocks, which are coloured text. auto decides by environment variables; if it is wrong, set
-TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or file is plain text of all
-samples, unless --graphics is given.
+On a terminal, pictures and the first frames of videos are drawn, as many side by side as fit. --graphics says how: by
+the protocols of kitty, iTerm2 or sixel, or as half blocks, which are coloured text. auto decides by environment
+variables; if it is wrong, set TARTOOLS_PICTURES. A terminal gets about two screens; -c shows more. Output to a pipe or
+file is plain text of all samples, unless --graphics is given.
 
 -i shows one sample at a time. Keys: space, n or right for the next, p, b or left for the previous, Home for the first,
 End for the last, a number and Enter for the sample with that number, / for the next sample that has some words in its

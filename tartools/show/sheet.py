@@ -130,7 +130,8 @@ def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
     off.
     """
     described = describe_members(sample, screen)
-    count = sum(description.kind in DRAWN_KINDS for _, description in described) if screen.protocol != NO_PROTOCOL else 0
+    is_drawing = screen.protocol != NO_PROTOCOL
+    count = sum(is_drawing and description.kind in DRAWN_KINDS for _, description in described)
     text_rows = sum(1 + len(description.lines) for _, description in described) - count
     free_rows = screen.rows - 1
     picture_rows = free_rows - 1 - min(text_rows, free_rows // 2)  # rows for pictures and their labels

@@ -13,6 +13,7 @@ import soundfile
 
 from tests.archives import npy, picture
 from tests.conftest import BIN, Run, make_samples, make_tar
+from tests.media import make_video
 from tests.processes import on_terminal
 
 
@@ -139,10 +140,24 @@ def test_ogg(run: Run) -> None:
         ("score", b"-1.5e-3", "number: -1.5e-3"),
         ("cls", b"7 8", "text: 7 8"),
         ("cls", "٣".encode(), "text: ٣"),  # a digit, but none that programs take
-        ("mp4", b"\0\0\0\x20ftypisom" + bytes(9), "video, MP4"),
-        ("mov", b"\0\0\0\x14ftypqt  " + bytes(9), "video, QuickTime"),
-        ("mkv", b"\x1aE\xdf\xa3" + bytes(99), "video, Matroska or WebM"),
-        ("avi", b"RIFF\x10\0\0\0AVI LIST", "video, AVI"),
+        ("mp4", make_video(30), "video, MP4, 1.20 s, 64x48, 25 frames/s, mpeg4"),
+        ("bin", make_video(50, 10, (32, 32), "mov"), "video, QuickTime, 5.00 s, 32x32, 10 frames/s, mpeg4"),
+        (
+            "mkv",
+            make_video(30, form="matroska", codec="libvpx"),
+            "video, Matroska or WebM, 1.20 s, 64x48, 25 frames/s, vp8",
+        ),
+        ("avi", make_video(30, form="avi"), "video, AVI, 1.20 s, 64x48, 25 frames/s, mpeg4"),
+        (
+            "mp4",
+            make_video(30)[:2000],  # its header, at the end, is cut
+            "video, MP4, that cannot be read: it has neither video nor sound: it may be cut",
+        ),
+        (
+            "mkv",
+            b"\x1aE\xdf\xa3" + bytes(99),
+            "video, Matroska or WebM, that cannot be read: Invalid data found when processing input",
+        ),
     ],
 )
 def test_what_is_told_in_one_line(run: Run, field: str, payload: bytes, what: str) -> None:

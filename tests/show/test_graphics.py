@@ -19,6 +19,7 @@ from tartools.samples import decoding
 from tartools.show import graphics, terminal
 from tests.archives import encoded, npy
 from tests.conftest import Run, clean_environment, make_tar
+from tests.media import make_video
 from tests.show.screen import Screen, sixels
 
 PROTOCOLS = ("kitty", "iterm", "sixel", "blocks")
@@ -105,6 +106,19 @@ def test_pictures_stand_side_by_side(run: Run, protocol: str) -> None:
     left, right = seen.crop((0, 20, 480, 380)), seen.crop((510, 20, 990, 380))
     assert difference(left, one) < 8 and difference(right, other) < 8
     assert difference(seen.crop((0, 460, 280, 740)), small) < 10  # enlarged
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_video_is_drawn_as_its_first_frame(run: Run, protocol: str) -> None:
+    members = [("a.mp4", make_video(25, codec="libx264")), ("a.cls", b"1"), ("b.png", encoded(painting()))]
+    screen = shown(run, protocol, make_tar([*members, ("c.mp4", b"\0\0\0\x20ftypisom" + bytes(9))]), COLUMNS="200")
+    assert screen.lines[0].split() == ["a", "b"]
+    label = next(line for line in screen.lines if "  mp4  " in line)
+    assert re.match(r"  mp4  [\d,]+ B  video, MP4, 1\.00 s, 64x48, 25 frames/s, h264 ", label)
+    assert screen.lines[-1] == "  mp4  21 B  video, MP4, that cannot be read: Invalid data found when processing input"
+    first = screen.image().crop((0, 20, 400, 300)).convert("L")
+    assert first.getextrema() == (0, 0)  # the first frame is black
+    assert len(screen.drawn) == (0 if protocol == "blocks" else 2)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

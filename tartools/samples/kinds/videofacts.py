@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from tartools.errors import TarToolsError, printable
 from tartools.samples.filetypes import VIDEO, VIDEOS, type_of_file
 from tartools.samples.kinds.kind import BROKEN, Description, PayloadKind
@@ -35,7 +33,9 @@ def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
     """
     file_type = type_of_file(head)
     assert file_type is not None
-    if find_spec("av") is None:
+    try:
+        import av  # noqa: F401
+    except ImportError:
         return Description(file_type.brief)
     seconds, width, height, rate, codec, broken = measure_video(member, False)
     if broken == NO_VIDEO_STREAM:
@@ -65,7 +65,10 @@ def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
         with member.open() as file, open_video(file, member.size) as opened:
             stream = next(iter(opened.streams.video), None)
             if stream is None:
-                return *no_facts, NO_VIDEO_STREAM
+                return (
+                    *no_facts,
+                    NO_VIDEO_STREAM if opened.streams.audio else "it has neither video nor sound: it may be cut",
+                )
             rate = stream.average_rate or stream.guessed_rate
             return (
                 stream_seconds(opened, stream),
