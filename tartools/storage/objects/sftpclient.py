@@ -92,7 +92,10 @@ class Attributes(NamedTuple):
 
 
 class Packet:
-    """A packet of the protocol: its *kind*, a number such as STATUS_REPLY, and *data*, from which fields are taken."""
+    """A packet of the protocol: its *kind*, a number such as STATUS_REPLY, and *data*, from which fields are taken.
+
+    Methods that take a field raise ConnectionFailedError if the packet ends before it does.
+    """
 
     def __init__(self, kind: int, data: memoryview) -> None:
         self.kind = kind
@@ -100,15 +103,11 @@ class Packet:
 
     def take_number(self) -> int:
         """Take the next field, a number of 4 bytes, and return it."""
-        number: int = struct.unpack_from(">I", self._data)[0]
-        self._data = self._data[4:]
-        return number
+        return int.from_bytes(self._take(4))
 
     def take_bytes(self) -> memoryview:
         """Take the next field, a string, and return its bytes."""
-        size = self.take_number()
-        text, self._data = self._data[:size], self._data[size:]
-        return text
+        return self._take(self.take_number())
 
     def take_attributes(self) -> Attributes:
         """Take the next field, the attributes of a file (section 5), and return them."""
@@ -117,11 +116,11 @@ class Packet:
         if flags & HAS_SIZE:
             size = (self.take_number() << 32) + self.take_number()
         if flags & HAS_OWNER:
-            self._data = self._data[8:]
+            self._take(8)
         if flags & HAS_MODE:
             mode = self.take_number()
         if flags & HAS_TIMES:
-            self._data = self._data[4:]
+            self._take(4)
             modified = self.take_number()
         for _ in range(self.take_number() if flags & HAS_MORE else 0):
             self.take_bytes(), self.take_bytes()
@@ -131,6 +130,13 @@ class Packet:
         """True if all fields were taken."""
         return not self._data
 
+    def _take(self, count: int) -> memoryview:
+        """Take the next *count* bytes, and return them. Raises: ConnectionFailedError if the packet has fewer."""
+        if count > len(self._data):
+            raise ConnectionFailedError("the server sent a packet that is too short (not SFTP version 3?)", False)
+        taken, self._data = self._data[:count], self._data[count:]
+        return taken
+
 
 def pack_string(data: bytes) -> bytes:
     """Return *data* as a field of the protocol: its length in 4 bytes, and the bytes."""
@@ -138,9 +144,12 @@ def pack_string(data: bytes) -> bytes:
 
 
 class Session:
-    """A connection to *server*, which all threads of this process share; `extensions`: the server's, by name.
+    """A connection to *server*, made at once, which all threads of this process share.
 
-    All methods raise ConnectionFailedError if there is no connection (any more).
+    `request` sends a request, and `reply` waits for its reply; `ask` does both. `extensions`: the extensions of the
+    server, name -> version.
+
+    Methods that send or wait raise ConnectionFailedError if there is no connection (any more).
     """
 
     def __init__(self, server: Server) -> None:
@@ -195,7 +204,10 @@ class Session:
     # ---- requests ----
 
     def request(self, kind: int, *fields: bytes | memoryview) -> int:
-        """Send a request of *kind* (READ, OPEN, …) with *fields*; return its number, for `reply` or `ignore`."""
+        """Send a request of *kind* (READ, OPEN, …) with *fields*; return its number, for `reply` or `ignore`.
+
+        *fields*: bytes as the protocol has them, joined; strings by `pack_string`.
+        """
         with self._sending:
             self._number = number = (self._number + 1) & 0xFFFFFFFF
             body = b"".join((struct.pack(">BI", kind, number), *fields))
@@ -222,6 +234,7 @@ class Session:
     def ask(self, kind: int, *fields: bytes) -> Packet:
         """Send a request of *kind* with *fields*, wait for its reply, and return that.
 
+        *fields*: bytes as the protocol has them, joined; strings by `pack_string`.
         Raises: ConnectionFailedError; StatusError for every status but OK.
         """
         return self.reply(self.request(kind, *fields))
@@ -377,7 +390,10 @@ _greeting: dict[Server, threading.Lock] = {}
 
 
 def session_of(server: Server) -> Session:
-    """Return the connection of this process to *server*; a new one if there is none, or it has failed."""
+    """Return the connection of this process to *server*; a new one if there is none, or it has failed.
+
+    Raises: ConnectionFailedError if it can't be made.
+    """
     with _lock:
         greeting = _greeting.setdefault(server, threading.Lock())
     with greeting:

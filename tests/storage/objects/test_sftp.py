@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tartools.storage.objects.sftpclient import Server, explain_failure
+from tartools.storage.objects.sftpclient import ConnectionFailedError, Packet, Server, explain_failure
 from tests.conftest import Run, clean_environment, make_samples, make_tar, python
 
 SFTP_SERVER = next((p for p in ("/usr/lib/openssh/sftp-server", "/usr/libexec/sftp-server") if os.path.exists(p)), "")
@@ -281,3 +281,17 @@ def test_a_program_ends_with_an_open_input(program: str, env: dict[str, str], fi
     program = f"import os, tartools; URL, SIZE = {url_of(files / 'a.tar')!r}, {len(BIG)}\n{program}"
     done = python(program, env=env)
     assert (done.status, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("data", "take"),
+    [
+        (b"\0\0\0", Packet.take_number),
+        (b"\0\0\0\5abcd", Packet.take_bytes),
+        (b"\0\0\0\x0d" + bytes(19), Packet.take_attributes),  # size, mode and times, of which the last is cut
+    ],
+)
+def test_a_packet_that_is_too_short(data: bytes, take: Callable[[Packet], object]) -> None:
+    with pytest.raises(ConnectionFailedError, match="the server sent a packet that is too short"):
+        take(Packet(1, memoryview(data)))
+    assert Packet(1, memoryview(b"\0\0\0\4abcd")).take_bytes() == b"abcd"
