@@ -3,6 +3,7 @@
     TarToolsError            1  base of all; printed as `NAME: URL: at byte N: what is wrong`
     ├─ StorageError          1  a URL cannot be opened, read, written or closed
     │  ├─ NotFoundError      1  ... because its server has no such object
+    │  ├─ ChangedError       1  ... because it has changed since it was first read
     │  └─ ExistsError        1  ... because it exists, and is not to be replaced
     ├─ TarFormatError        1  the bytes are not a well-formed archive
     │  └─ TruncatedError     1  ... they end too early

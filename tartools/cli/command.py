@@ -28,6 +28,10 @@ PRINTING_OPTIONS = ("dry_run", "report_of")  # with one of these, a command that
 class Command:
     """A command: a function whose signature declares the options, run with the words of a command line.
 
+    `main(arguments)` runs it and returns the exit status; calling the object runs it with `sys.argv` and ends the
+    process. *function*: returns the exit status, None for 0. *manual*: text of the help and the man page, with the
+    summary as its first line. `complete(manual)`: returns the text with its tables filled in.
+
     Attributes:
       name: name of the command; several words ("tartools demo") for one without a script, which has no options of
         `Common`, draws no progress and prints no totals.
@@ -121,7 +125,11 @@ class Command:
         return ""
 
     def _run(self, values: dict[str, Any]) -> int:
-        """Call the function with the option *values*, draw progress, print totals; return the exit status."""
+        """Call the function with the option *values*, draw progress, print totals; return the exit status.
+
+        The lists of --sums are written after the function has returned. The status is `trouble` if the run reported
+        something that it left out, else the number that the function returned, 0 for None.
+        """
         common = _values_of(Common, values)
         account = Account(lambda text: progress.print_message(self.name, text), common.quiet)
         arguments: dict[str, Any] = {}
@@ -169,8 +177,8 @@ class Command:
 def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     """Call *work*; return its exit status. Print its failure, if it raises one, and return the failure's status.
 
-    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N. An exception
-    that is a bug is raised again.
+    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N, also SIGPIPE for
+    a BrokenPipeError. An exception that is a bug is raised again.
     """
     try:
         status = work()

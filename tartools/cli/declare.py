@@ -31,7 +31,8 @@ class Option:
       parser: makes the value from the text, and raises ValueError with the reason if it can't; None: the type says how.
       envvar: environment variable that sets a flag if it is 1 or another word for true.
       default: text about the default in the help, where the default value itself does not say it.
-      aliases: other names that are accepted, but not shown in any help: those of older tools.
+      aliases: other names (in the parameter with blanks between them) that are accepted, but not shown in any help:
+        those of older tools.
       behind: True for an argument spelled `[-- WORD...]`, which takes all words after `--`, unchanged.
     """
 
@@ -128,7 +129,10 @@ class Declared:
         return tuple(self.kind.__args__) if get_origin(self.kind) is Literal else ()
 
     def value(self, text: str) -> Any:
-        """Convert *text* from the command line to the value of the option. Raises: ValueError with the reason."""
+        """Convert *text* from the command line to the value of the option, or to one of them if it repeats.
+
+        Raises: ValueError with the reason.
+        """
         option, kind = self.option, self.kind
         if option.parser:
             return option.parser(text)
@@ -152,7 +156,10 @@ class Declared:
         return " ".join((self.option.help, *self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
-        """Yield the sentences that follow the help: about the minimum, the default, the environment variable."""
+        """Yield the sentences that follow the help: about the minimum, unless 0, the default, the environment variable.
+
+        Yields nothing about those that the option does not have.
+        """
         if self.option.minimum:
             yield f"At least {self.option.minimum:g}."
         if self.option.default:
@@ -166,7 +173,7 @@ class Declared:
 def type_hints(owner: Any) -> dict[str, Any]:
     """Return the annotations of a function or an option class as types, by name.
 
-    A class has the annotations of its bases too.
+    A class has the annotations of its bases too. The result of a function has the name "return".
     """
     annotations: dict[str, Any] = {}
     for base in reversed(getattr(owner, "__mro__", (owner,))):

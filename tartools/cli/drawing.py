@@ -30,7 +30,7 @@ class LastLine:
 
     @staticmethod
     def is_possible() -> bool:
-        """True if stderr is a terminal of at least 3 lines, whose last line can be reserved."""
+        """True if stderr is a terminal of at least 3 lines, and TERM is set, but not to "dumb" or "unknown"."""
         try:
             return os.get_terminal_size(2).lines >= MIN_TERMINAL_LINES and os.environ.get("TERM", "dumb") not in (
                 "dumb",
@@ -67,7 +67,8 @@ class LastLine:
 class Painter:
     """Draws the progress of the command *name* on the last line of the terminal, or prints a line every 10 seconds.
 
-    *account*: the counts of the run. *say*: called with a title and a text where the last line can't be reserved.
+    `draw` is to be called several times a second, `close` at the end. *account*: the counts of the run.
+    `say(title, text)`: prints a line where the last one can't be reserved.
     """
 
     def __init__(self, name: str, account: Account, say: Callable[[str, str], None]) -> None:
@@ -79,7 +80,7 @@ class Painter:
         self._next = 0.0  # when a line is due
 
     def draw(self, seconds: float) -> None:
-        """Draw the counts *seconds* after the run began; erase them while it waits, or is in the background.
+        """Draw the counts *seconds* after the run began; erase them while the run is paused or in the background.
 
         Raises: OSError.
         """
@@ -139,9 +140,9 @@ class Bar:
         self._task = self._progress.add_task(title, total=None, counts="", left="")
 
     def text(self, position: int, total: int | None, words: str, width: int, left: str = "") -> str:
-        """Return the line, of at most *width* characters: the bar at *position* of *total*, and the counts *words*.
+        """Return the line, which fits into *width* columns: the bar at *position* of *total*, and the counts *words*.
 
-        *total*: None if unknown. *left*: the time left, for jobs.
+        It may contain control sequences for colours. *total*: None if unknown. *left*: the time left, for jobs.
         """
         self._console.width = width
         self._progress.update(self._task, completed=position, total=total, counts=words, left=left)
@@ -161,8 +162,8 @@ def _is_in_background() -> bool:
 def progress_of(account: Account) -> tuple[int, int | None]:
     """Return (amount done, total) of a run; the total is None if unknown.
 
-    They are in jobs if there are any, otherwise in samples of the phase, otherwise in bytes read; once all bytes are
-    read, in samples.
+    They are in jobs of this run if there are any (without those done before it), otherwise in samples of the phase,
+    otherwise in bytes read; once all bytes are read, in samples.
     """
     jobs, phase = account.progress.jobs, account.progress.phase
     if jobs.total:
@@ -180,7 +181,10 @@ def _is_all_read(account: Account) -> bool:
 
 
 def counts_in_words(account: Account, seconds: float) -> str:
-    """Return the counts of *account* in words, with the rate since the run began, *seconds* ago."""
+    """Return the counts of *account* in words, with the rate since the run began, *seconds* ago.
+
+    There is no rate for a listing, for a phase that has a name, or once all is read.
+    """
     progress, phase = account.progress, account.progress.phase
     if progress.objects is not None:
         return listing_summary(account)

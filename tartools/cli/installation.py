@@ -26,7 +26,10 @@ def requirement(extras: str, published: bool) -> str:
 
 
 def install_sentence(extras: str, published: bool) -> str:
-    """Return the Markdown sentence that says how to install the commands, or the library, with *extras*."""
+    """Return the Markdown sentence that says how to install the commands, or the library, with *extras*.
+
+    *extras*: names with commas, or "." for none. *published*: True: from the package index, False: in a clone.
+    """
     needed = requirement(extras, published)
     place = "" if published else "in a clone of tartools, "
     if IMPORTED_EXTRAS & {*extras.split(",")}:
@@ -40,11 +43,17 @@ def install_sentence(extras: str, published: bool) -> str:
 
 
 def with_install_lines(text: str, published: bool = PUBLISHED) -> str:
-    """Return *text*, of a page in Markdown or roff, with each line about installation made anew."""
+    """Return *text*, of a page in Markdown or roff, with each line about installation made anew.
+
+    *published*: True: install from the package index, False: in a clone.
+    """
     text = PAGE_LINE.sub(lambda line: f"{install_sentence(line[2], published)} {line[1]}", text)
     return MANUAL_LINE.sub(lambda line: f'{line[1]}"{roff_command(line[2], published)}"', text)
 
 
 def roff_command(extras: str, published: bool) -> str:
-    """Return the command of a man page that installs the commands with *extras*, in roff."""
+    """Return the command of a man page that installs the commands with *extras*, in roff.
+
+    *extras*: names with commas, or "." for none. *published*: True: from the package index, False: in a clone.
+    """
     return "pipx install " + requirement(extras, published).replace("'", r"\(aq")

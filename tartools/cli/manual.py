@@ -142,7 +142,7 @@ def _environment(options_of_command: Sequence[Declared]) -> Iterator[tuple[str, 
 
 
 def _definition_list(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the roff lines of a list of (term, text) *pairs*."""
+    """Yield the roff lines of a list of (term, text) *pairs*: terms are roff already, texts are plain."""
     for term, text in pairs:
         yield from (".TP", term, _roff(text))
 
@@ -167,7 +167,7 @@ def _examples(text: str) -> Iterator[str]:
 
 
 def _literal(text: str) -> Iterator[str]:
-    """Yield the roff lines that show the lines of *text* as they are, indented."""
+    """Yield the roff lines that show the lines of *text* unfilled and indented, less two blanks at their beginning."""
     yield from (".nf", ".RS 4")
     for line in text.strip("\n").splitlines():
         yield _roff(line.removeprefix("  ")) or r"\&"

@@ -76,7 +76,7 @@ class Inputs(Group, shared=True):
       inputs: arguments SHARD; None: stdin, unless there are lists.
       files_from: lists of shard names (-T).
       null: names in lists end with NUL, not newline.
-      allow_pipe: lists may name commands.
+      allow_pipe: lists may name commands and, if they are on a server, local files and other servers.
       lax: a shard may lack its end-of-archive block.
       skip_special: links, devices and sparse members are skipped without a word.
     """

@@ -74,9 +74,11 @@ class UnknownOptionError(ValueError):
 def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
     """Return the values that *arguments* give to the options of a command, by parameter name.
 
-    With `-h`, `--help` or `--version`, return only that one. *declarations*: the options and arguments of the command.
-    Options that are not given are left out. Unless *interspersed*, all words after the first argument are arguments
-    too. Raises: ValueError with the message for the user.
+    With `-h`, `--help` or `--version`, return only that one: "usage", "help" or "version". *declarations*: the options
+    and arguments of the command. `Declared.value` makes the values of options; an option or argument that repeats has a
+    list of them. A flag is True, also if its environment variable sets it. Options that are not given are left out.
+    Unless *interspersed*, all words after the first argument are arguments too. Raises: ValueError with the message for
+    the user.
     """
     declarations = list(declarations)
     values: dict[str, Any] = {}

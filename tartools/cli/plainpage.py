@@ -20,7 +20,10 @@ TABLE_GAP = 2  # columns between the columns of a table
 
 
 def find_page(name: str) -> Path | None:
-    """Return the file of the man page *name*, in a clone or where the package was installed; None if there is none."""
+    """Return the file of the man page *name*, in a clone or where the package was installed; None if there is none.
+
+    *name*: a command, whose page is in section 1, or "tartools" for the page in section 7.
+    """
     section = 7 if name == OVERVIEW_NAME else 1
     page = f"man/man{section}/{name}.{section}"
     packages = Path(__file__).parents[2]
@@ -64,7 +67,7 @@ class PlainText:
         self._rows: list[list[str]] | None = None  # of the table that is being read
 
     def add(self, line: str) -> None:
-        """Add a line of roff: a macro or text."""
+        """Add a line of roff: a macro or text; comments are dropped."""
         if line.startswith(('.\\"', "'\\\"")):
             return
         macro, _, words = line.partition(" ")
@@ -82,7 +85,7 @@ class PlainText:
             self._words = []
 
     def _apply(self, macro: str, words: str) -> None:
-        """Apply a macro with its arguments *words*."""
+        """Apply *macro*, a name without its dot, with its arguments *words*; an unknown one only ends the paragraph."""
         if macro in ("B", "I", "SM"):
             self._add_text(" ".join(arguments_of(words)))
             return
@@ -106,7 +109,7 @@ class PlainText:
             self._end_table()
 
     def _add_text(self, text: str) -> None:
-        """Add text to the paragraph, as the term of a list, or as it is."""
+        """Add *text*: after `.TP` as the term of a list, in a literal block as a line, else to the paragraph."""
         if self._is_term:
             self.lines.append(" " * self._indent + text)
             self._indent += SUBHEADING_STEP
@@ -138,7 +141,7 @@ class PlainText:
 
 
 def arguments_of(words: str) -> list[str]:
-    """Return the arguments of a macro: words, or words in double quotes."""
+    """Return the arguments in *words*, the roff after the name of a macro: words, or texts in double quotes."""
     lexer = shlex.shlex(unescape_roff(words), posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape, lexer.quotes = True, "", "", '"'
     return list(lexer)

@@ -43,6 +43,7 @@ class WithoutPandas:
 def run(main: Callable[[], int]) -> NoReturn:
     """Run *main* and exit with the status it returns. SIGINT, SIGTERM or SIGHUP raise Interrupted in it, once.
 
+    *main* has to turn its exceptions into a status, as `exit_status` does.
     A status of 128 + N makes the process die of signal N. A timer ticks while *main* runs: Python handles signals
     only between two of its steps, so a signal just before a system call would wait until the call ends, perhaps
     forever; the next tick interrupts the call.

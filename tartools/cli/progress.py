@@ -69,7 +69,7 @@ def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
 
     *name*: the command. A timer signal triggers the drawing, between two steps of the main thread: a second thread
     would take time from the rest, and make forking unsafe. A process has only one timer of this kind: if its parent has
-    set it, to end the process, nothing is drawn.
+    set it, to end the process, nothing is drawn; nor is it in a thread other than the main one.
     """
     visible = visible and not has_alarm()
     if visible:

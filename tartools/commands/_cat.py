@@ -34,7 +34,7 @@ class SampleChoice(cli.Group):
       interleave: number of shards to take samples from in turn.
       shuffle: samples in the shuffle buffer; the list of shards is shuffled too.
       seed: of the shuffle.
-      check_sums: list of checksums that the shards must have.
+      check_sums: file with the checksums that the shards must have.
       dots: "last": keys end at the last dot of names; else at the first.
       rekey: template of new keys.
     """
@@ -110,9 +110,9 @@ def cat(
     workers = cli.count_workers(parallel)
 
     def shards_ahead(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Iterator[Batch]]:
-        """Return the batches of each shard, read ahead.
+        """Yield for each shard an iterator over its batches, which are read ahead.
 
-        With --unordered, the batches of all shards as if they were one shard.
+        With --unordered, yield a single iterator, over the batches of all shards as they arrive.
         """
         from tartools.shards import prefetch
 

@@ -46,13 +46,15 @@ def export(
     specs: Sequence[str] | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the samples of the inputs *source* to a file in the format *form*, as all tar2... commands but tar2tsv do.
+    """Write the samples of the inputs *source* to a file in the format *form*.
 
-    *write*: called with the samples and the file; counts in *account* what it writes. *specs*: the fields to keep, as
-    -f gives them; None if *write* selects them. *selection*: has the fields to drop, and the count. *check*: raises if
-    a library is missing; called once the inputs exist.
-    Raises: UsageError if stdout is a terminal and the format is binary, or if a codec's suffix does not fit;
-    SampleError for samples that tarcreate could not make again; StorageError; the errors of *check* and *write*.
+    All tar2... commands but tar2tsv and tar2folder call it. `write(samples, file)`: writes the samples, and counts them
+    in *account*. *specs*: the fields to keep, as -f gives them; None if *write* selects them. *selection*: has the
+    fields to drop, and the count. `check()`: raises if a library is missing; called once the inputs exist.
+    Raises: UsageError if stdout is a terminal and the format is binary, or if the name ends in the suffix of a codec
+    (train.zip.gz) and files of the format are not compressed as a whole; SampleError for samples that tarcreate could
+    not make again; StorageError if an input can't be read, or the output can't be written; the errors of *check* and
+    *write*.
     """
     full_url = Url(output.url)
     if not form.is_packed and full_url.scheme != "pipe" and (bare := split_packed(full_url.name)[0]) != full_url.name:
@@ -105,7 +107,7 @@ def check_readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
 
 
 def check_safe_key(sample: Sample) -> Sample:
-    """Return *sample* unchanged. Raises: SampleError if its key is empty or absolute, or contains `..`."""
+    """Return *sample* unchanged. Raises: SampleError if its key is empty or absolute, or a part of its path is `..`."""
     if b".." in sample.raw_key or sample.raw_key[:1] in (b"", b"/"):
         try:
             require_safe_key(sample.key)

@@ -121,7 +121,8 @@ class MeasuringOptions(cli.Group):
     Attributes:
       workers: numbers of DataLoader workers, separated by blanks; None: 0 and one per core up to 4.
       batch: samples in a batch.
-      seconds, passes: how long each row is measured.
+      seconds: how long each row is measured.
+      passes: number of passes for each row, however long they take; None: as many as fit into *seconds*.
       cold: drop the files from the page cache before each pass.
       dry_run: only list the rows.
     """
@@ -243,7 +244,7 @@ def bench_facts(
 def form_of_all(urls: Sequence[str]) -> str:
     """Return the form that all of *urls* have: LOOSE_FORM (a folder, a prefix), ZIP_FORM, TABLE_FORM or TAR_FORM.
 
-    Raises: UsageError if they differ, or for two folders; StorageError if one does not exist.
+    Raises: UsageError if they differ, or for two folders; StorageError if a shard or table does not exist.
     """
     kinds = set()
     for url in urls:
@@ -263,7 +264,7 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """True if the samples of *url*, in the form *kind*, are on a server; for a table, any of its first ones."""
+    """True if the samples of *url*, in the form *kind*, are on a server; for a table, one of the first 1,000."""
     if kind != TABLE_FORM:
         return storage.is_stored_object(url)
     from tartools.tables import source
@@ -295,8 +296,9 @@ def places_of_copies(
 ) -> tuple[Taken, list[BenchPlace], Origins]:
     """Copy the first samples of *urls* into *folder* in each form, with numbers as keys.
 
-    Return (facts about the data, the places of the copies, key and shard in the source of each sample). *kind*: form of
-    *urls*. *data*: limits. A *dry* run makes only the shard. Raises: TarToolsError.
+    Return (facts about the data, the places of the copies, key and shard in the source of each sample). Facts:
+    "samples", their number; "bytes", of their payloads; "fields", a list of names. *kind*: form of *urls*. *data*:
+    limits. A *dry* run makes only the shard. Raises: TarToolsError if samples can't be read, or copies not written.
     """
     account.progress.phase = Phase("copying")
     origins: Origins = []
@@ -359,9 +361,12 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
 def places_on_server(
     urls: Sequence[str], kind: str, account: Account, data: DataOptions, folder: Path
 ) -> tuple[Taken, list[BenchPlace]]:
-    """Choose the first samples of *urls*, on a server, in the form *kind*; return facts about them, and their places.
+    """Choose samples of *urls*, all on a server, to be measured in place; return facts about them, and their places.
 
-    They are measured in place: only a table of them is written, to *folder*. Their bytes and fields are unknown: None.
+    *kind*: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM, the form of *urls*. Up to `data.count` samples; of shards, the
+    first ones that have `data.size` bytes. Only a table of the samples is written, to *folder*, for shards and tables.
+    Shards get two places, as a table and as a tar, of which the tar has all samples of these shards. *account* gets the
+    number of samples. Facts: "samples", their number; "bytes" and "fields" are None, since they are unknown.
     """
     from tartools.train.bench import bench_dataset
     from tartools.train.tabledataset import table_of

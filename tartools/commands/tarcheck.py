@@ -150,7 +150,7 @@ class CheckOptions(cli.Group):
       dots: "last": keys end at the last dot of names; else at the first.
       reader: the library that shall read the shards, "hf" (datasets) or "webdataset"; None for none.
       json: print one JSON object.
-      check_sums: list of checksums that the shards should have.
+      check_sums: file with the checksums that the shards should have.
     """
 
     expect: Annotated[
@@ -172,7 +172,15 @@ class CheckOptions(cli.Group):
 
 
 class FixOptions(cli.ShardOutputs):
-    """Options for the repaired output: fix, output (URL or pattern), unique (--drop-duplicates), force, sums."""
+    """Options for the repaired output.
+
+    Attributes:
+      fix: write the intact samples (--fix).
+      output: URL of one shard, or a pattern for one per input.
+      unique: keep the first of samples with one key, and of equal fields (--drop-duplicates).
+      force: replace existing shards.
+      sums: file to which their checksums are written.
+    """
 
     fix: Annotated[bool, Option("--fix", "Write the intact samples to OUTPUT.")] = False
     output: Annotated[
@@ -249,7 +257,10 @@ def tarcheck(
 
 
 def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destination] | None":
-    """Return the sinks of the samples of *shards* that --fix writes; None without it. Raises: as `destinations`."""
+    """Return the sinks of the samples of *shards* that --fix writes; None without it.
+
+    Raises: UsageError for stdout or a table; StorageError if an output exists, or is an input.
+    """
     if not repair.output:
         return None
     from tartools.stages.checking.fixing import destinations  # only --fix needs what writes shards
@@ -260,7 +271,10 @@ def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destinat
 def pending_samples(
     repeats: Iterator[Repeated], sort: Callable[[Iterator[bytes]], Iterator[bytes]]
 ) -> "PendingSamples":
-    """Return what --fix does with samples of *repeats*, groups that share a key. `sort(records)`: sorts the records."""
+    """Return the actions of --fix for samples that share a key, from the groups *repeats*.
+
+    `sort(records)`: returns the records of the actions, bytes, in sorted order.
+    """
     from tartools.stages.checking.fixing import PendingSamples, actions_of
 
     return PendingSamples(sort(actions_of(repeats)))
@@ -287,7 +301,10 @@ def reader_of(options: CheckOptions, repair: FixOptions) -> "ReaderRules | None"
 
 
 def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRules") -> str | None:
-    """Add findings to *summary* about all *shards*, as *reader* reads them; return the dataset card, if it has one."""
+    """Add findings to *summary* about all *shards*, as *reader* reads them; return the text of the dataset card.
+
+    None if *reader* has none: it is not the one of --for hf.
+    """
     from tartools.show.datasetcard import card_text
     from tartools.stages.checking.datasetrules import note_codecs, note_dataset
 
@@ -296,7 +313,7 @@ def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRul
 
 
 def check_fix_options(repair: FixOptions) -> None:
-    """Raise UsageError if options for the output are given without --fix and -o."""
+    """Raise UsageError if --fix, -o or an option for the output is given without the one that it needs."""
     if repair.fix != (repair.output is not None) or (repair.unique and not repair.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     if repair.sums is not None and not repair.fix:

@@ -242,8 +242,8 @@ def tarcreate(account: Account, options: PlanOptions, output: cli.Output) -> Non
 def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples planned by a table, JSON lines or a recipe, which *options* name, to *output*.
 
-    A plan that is not in the current directory is looked for in the directory of -C. Raises: StorageError, UsageError;
-    SampleError.
+    A plan that is not in the current directory is looked for in the directory of -C. Raises: UsageError for options
+    that do not go with the format; StorageError if a file can't be read or written; SampleError for an invalid plan.
     """
     name = options.plan or "-"
     inside = os.path.join(options.base, name)  # a plan that is not here may be in the directory of -C
@@ -292,7 +292,10 @@ def check_plan(head: bytes, name: str) -> None:
 
 
 def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples made of the files below the folder that *options* name. Raises: TarToolsError."""
+    """Write the samples made of the files below the folder that *options* name.
+
+    Raises: SampleError for files that make no sample; StorageError if a file can't be read or written.
+    """
     from tartools.formats.folder import Folder, plan_folder
 
     path = os.path.join(options.base, options.folder or "")
@@ -303,7 +306,8 @@ def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> 
 def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of the folder that *options* name, with fields from a table or a COCO file about its files.
 
-    A table that is not in the current directory is looked for in the folder. Raises: TarToolsError.
+    A table that is not in the current directory is looked for in the folder. Raises: SampleError for an invalid table;
+    StorageError if a file can't be read or written.
     """
     from tartools.formats.folder import Folder
     from tartools.formats.folderrows import FolderTable, plan_folder_rows
@@ -329,7 +333,7 @@ def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.O
 def write_files(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of the zip files, Parquet files or TFRecord files that *options* name.
 
-    Raises: TarToolsError.
+    Raises: TarToolsError if a file is damaged, holds something that a sample can't, or can't be read.
     """
     urls = expand(options.zips or options.parquets or options.tfrecords or [])
     storage.check_inputs(urls)
@@ -351,7 +355,10 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
 
 
 class PlanSource(NamedTuple):
-    """A kind of source: its argument or option *name*, the options that it *takes*, and the function *write* for it."""
+    """A kind of source: its argument or option *name*, the options that it *takes*, and the function *write* for it.
+
+    `write(options, account, output)` writes the samples.
+    """
 
     name: str
     takes: tuple[str, ...]
@@ -421,7 +428,10 @@ def require_source(options: PlanOptions) -> PlanSource:
 
 
 def write_objects(options: PlanOptions, account: Account, output: cli.Output, origin: PlanOrigin) -> None:
-    """Write the samples that the JSON lines of *origin* plan; read them twice, first to check the files they name."""
+    """Write the samples that the JSON lines of *origin* plan; read them twice, first to check the files they name.
+
+    Raises: SampleError, with the line, for one that is invalid; StorageError if a file can't be read or written.
+    """
     from tartools.formats import jsonl
 
     with packed.open_seekable_packed(origin.name) as file:
@@ -437,7 +447,8 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans to *output*.
 
-    If they are a list, all files that they name are checked before.
+    If they are a list, all files that they name are checked before. Raises: TarToolsError, with the line of the plan,
+    for a file that can't be read; the errors of *samples*.
     """
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)

@@ -80,7 +80,7 @@ MAX_DISTANCE_BITS = (
 
 
 def parse_distance(text: str) -> int:
-    """Convert *text* to a distance in bits, from 0 to 15. Raises: ValueError."""
+    """Convert *text* to a distance in bits, from 0 to 15. Raises: ValueError for any other text."""
     if not text.isascii() or not text.isdecimal() or int(text) > MAX_DISTANCE_BITS:
         raise ValueError(f"not a number of bits from 0 to {MAX_DISTANCE_BITS}: {text!r}")
     return int(text)
@@ -187,7 +187,11 @@ def tardedup(
 
 
 def make_comparison(criteria: DuplicateOptions) -> Comparison:
-    """Return the comparison that *criteria* ask for: by pictures, by some fields, or by all. Raises: UsageError."""
+    """Return the comparison that *criteria* ask for: by pictures, by some fields, or by all.
+
+    Raises: UsageError if options exclude or need each other, or if --equal or --near does not name fields (--near:
+    one).
+    """
     if criteria.by is not None and criteria.near is not None:
         raise UsageError("--equal and --near exclude each other: pictures that are equal are near, too")
     if criteria.near is None and criteria.distance is not None:

@@ -96,7 +96,7 @@ class DiffOptions(cli.ShardOutputs):
       unordered: ignore the order of samples.
       output: URL for the new and changed samples, or None.
       force: replace the output.
-      sums: list of the output's checksum.
+      sums: file to which the output's checksum is written.
     """
 
     digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
@@ -144,7 +144,7 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
 
 
 def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
-    """Raise UsageError if options exclude each other, or if *source* does not have two data sets (without --digest)."""
+    """Raise UsageError if options exclude or need each other, or *source* is not two data sets (without --digest)."""
     used_options = [
         f"--{name.replace('_', '-')}"
         for name in ("list_keys", "json", "unordered", "output")
@@ -207,7 +207,10 @@ def print_differences(
 
 
 def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
-    """Write the counts *facts* to *sink*: as JSON if *as_json*, aligned on a terminal, otherwise one per line."""
+    """Write the counts *facts* to *sink*: as JSON if *as_json*, aligned on a terminal, otherwise one per line.
+
+    *facts*: name -> count, a dict of counts by field, or None, which only JSON shows.
+    """
     if as_json:
         import json
 

@@ -73,7 +73,10 @@ from tartools.storage.expand import read_list
 
 
 def share_of_keys(text: str) -> range:
-    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it. Raises: ValueError."""
+    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it.
+
+    Raises: ValueError if *text* is no number from 0 to 1.
+    """
     return range(shares.parse_bound(text))
 
 
@@ -118,7 +121,11 @@ class FilterConditions(cli.Group):
 
 
 def make_filter(conditions: FilterConditions) -> Filter:
-    """Return the filter that *conditions* ask for. Raises: UsageError; StorageError for a list that can't be read."""
+    """Return the filter that *conditions* ask for.
+
+    Raises: UsageError without a condition, for an invalid one, or an option that needs another; StorageError for a list
+    of keys that is empty, or can't be read.
+    """
     key_conditions = (conditions.expression, conditions.keys, conditions.present, conditions.sample, conditions.hash)
     if all(each is None for each in key_conditions):
         raise UsageError("no condition: give -S, --keys, --fields-present, --sample or --share")

@@ -111,8 +111,8 @@ def numbered_samples(
 ) -> Iterator[tuple[int, Sample]]:
     """Yield (number, sample) for the samples of *urls* that may meet the *conditions*, in order.
 
-    By key or number, tables are searched by their columns, and yield the samples that match; otherwise all samples are
-    read.
+    By key or number, if all of *urls* are tables, these are searched by their columns, and yield the samples that
+    match; otherwise all samples are read.
     """
     if conditions.key is not None or conditions.place is not None:
         from tartools.tables import tablesamples
@@ -133,8 +133,9 @@ def first_match(
     field: tuple[str, ...],
     other_fields: dict[str, None],
 ) -> io.BufferedReader | None:
-    """Return the payload to write, open, or None: of the first of the numbered *samples* that meets all conditions.
+    """Return the payload to write, open, of the first of the numbered *samples* that meets all conditions; else None.
 
+    The caller closes it.
     *field*: alternative names; () is the first member. Samples that have none of them do not match; their fields are
     added to *other_fields*.
     """

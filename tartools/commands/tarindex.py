@@ -125,7 +125,13 @@ from tartools.tables.tablewriter import RowBatch
 
 
 class TableOutput(cli.Group):
-    """Options for the output: url (a table; with --for a directory), force, format (the tool of --for, or None)."""
+    """Options for the output.
+
+    Attributes:
+      url: a table; with --for a directory, "" for the one of the shards.
+      force: replace existing files.
+      format: the tool of --for; None: write a table.
+    """
 
     url: Annotated[str, Option("-o --output TABLE", "File or URL to write; with --for, a directory.")] = ""
     force: cli.Force = False
@@ -140,7 +146,9 @@ class ColumnOptions(cli.Group):
 
     Attributes:
       fields: columns of values (-f).
-      measured, pictures, decode: columns of facts, about all payloads or about pictures, from headers or decoded.
+      measured: columns of facts about pictures, sounds and videos (--facts).
+      pictures: columns of facts about pictures alone.
+      decode: decode pictures and sounds, to find broken ones; without *measured* it adds the columns of *pictures*.
       hashed: fields to add digests of (--hash).
       likened: fields to add picture hashes of (--dhash).
     """
@@ -162,7 +170,10 @@ class ColumnOptions(cli.Group):
         return bool(self.fields or self.measured or self.pictures or self.decode or self.hashed or self.likened)
 
     def table_facts(self) -> facts.TableFacts:
-        """Return the facts about samples that these options store in columns. Raises: UsageError."""
+        """Return the facts about samples that these options store in columns.
+
+        Raises: UsageError for a word that is no column, two columns with one name, or --facts with --pictures.
+        """
         table_facts = facts.parse_facts(self.fields or (), self.hashed or (), self.likened or ())
         if self.measured and self.pictures:
             raise UsageError("--facts has the columns of --pictures, and more: give one of them")

@@ -223,7 +223,10 @@ def tarjob(
 
 
 def print_report(name: str, account: Account) -> None:
-    """Print a report of the log *name*; count each item in it that is not done as an omission. Raises: StorageError."""
+    """Print a report of the log *name*; count each item in it that is not done as an omission.
+
+    Raises: StorageError if it can't be read.
+    """
     records = logs.parse_log(storage.read_content(name), name).values()
     with storage.open_sink("-") as sink:
         sink.write("".join(f"{printable(line)}\n" for line in logs.report_of_log(records)).encode())
@@ -246,7 +249,7 @@ def require_command(words: Sequence[str], items: Items, policy: Policy, resource
 
 
 def log_content(log: str | None) -> bytes:
-    """Return the content of the file *log*, b"" if it does not exist or can't be read twice."""
+    """Return the content of *log* if it is a local file that can be read twice; b"" if it is not, or does not exist."""
     is_file = log and Url(log).is_local and storage.exists(log) and storage.is_repeatable(log)
     return storage.read_content(log) if log and is_file else b""
 

@@ -55,9 +55,13 @@ NO_CHECKSUM = "the store keeps no checksum of all of its bytes; download it, and
 
 
 class Prefixes(cli.Group):
-    """Options for the prefixes to list: urls, lists of them (files_from), null (names end with NUL), allow_pipe.
+    """Options for the prefixes to list.
 
-    Without any, the current directory is listed. allow_pipe: lists may name commands.
+    Attributes:
+      urls: prefixes, directories or wildcards; without them and lists, the current directory.
+      files_from: files with more of them, one per line (-T).
+      null: names end with NUL, in these files and in the output.
+      allow_pipe: these files may name commands.
     """
 
     urls: Annotated[
@@ -79,7 +83,12 @@ class Prefixes(cli.Group):
 
 
 class ListingOptions(cli.Group):
-    """Options for the listing: every (all objects, not only shards), and its format: long, json, brace or sums."""
+    """Options for the listing.
+
+    Attributes:
+      every: list all objects, not only shards (--all).
+      long, json, brace, sums: the format, of which one may be chosen; if none, one URL per line.
+    """
 
     every: Annotated[bool, Option("--all", "List every object, not only shards.")] = False
     long: Annotated[bool, Option("-l --long", "Print size and time before each name.")] = False
@@ -149,7 +158,7 @@ def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: s
 def checksum_lines(entries: Iterator[ListedObject], account: Account) -> Iterator[str]:
     """Yield the line of each of *entries* in a list of checksums, in order; report an entry without a checksum.
 
-    Requests to stores are concurrent. Raises: StorageError.
+    Requests to stores are concurrent. Raises: StorageError if a request fails.
     """
     from tartools.storage.checksums import checksum_line
     from tartools.storage.objects import requests_at_once
@@ -168,7 +177,7 @@ def checksum_lines(entries: Iterator[ListedObject], account: Account) -> Iterato
 
 
 def is_one_line(url: str, end: str, account: Account) -> bool:
-    """True if the name *url* does not contain *end*; otherwise report it as an omission."""
+    """True if the name *url* does not contain *end*; otherwise report it as an omission, and return False."""
     if end in url:
         account.omit(
             f"{url}: not listed, as its name holds {'a line feed; -0' if end != chr(0) else 'NUL; --json'} lists it"

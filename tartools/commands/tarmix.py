@@ -154,8 +154,9 @@ def parse_sources(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
     """Return (share, shards) of each source that *words* name, in order.
 
     A share is a whole number, the word's number times 10**18. *words*: for each source its share, then its shards.
-    Raises: UsageError for words that do not begin with a share, a share without shards, an impossible share, or one
-    below 10**-9 of all; StorageError for a wildcard without a match.
+    A single share without shards stands for stdin. Raises: UsageError for words that do not begin with a share, one of
+    several shares without shards, an impossible share, or one below 10**-9 of all; StorageError for a wildcard without
+    a match.
     """
     groups: list[tuple[str, int, list[str]]] = []
     for word in words:

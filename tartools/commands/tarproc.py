@@ -68,7 +68,7 @@ class CommandOptions(cli.Group):
       shell: program that runs *line*.
       parallel: workers; 0: one per core.
       unordered: write samples as they finish.
-      errors: "abort", "skip" or "ignore" if the command fails.
+      errors: if the command fails: "abort" (stop), "skip" (leave the sample out) or "ignore" (write it unchanged).
       timeout: seconds after which it is killed.
       report: file for a list of failed samples.
       first: samples to read at most (--count).
@@ -179,7 +179,8 @@ def process_samples(
 ) -> Generator[Sample, None, None]:
     """Yield the samples that the shell command *arguments* makes of *samples*, in order unless --unordered.
 
-    *folders*: makes the directories. *on_failure*: called with a failed task, and why.
+    *folders*: makes the directories. *on_failure*: called with a failed task, and why. Raises: CommandError if a
+    command fails, and -e says to stop.
     """
     workers = cli.count_workers(work.parallel)
     with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
@@ -202,7 +203,7 @@ def process_samples(
 def command_line(work: CommandOptions) -> str | None:
     """Return the command line for the shell; None if a script is given. Words after `--` are quoted.
 
-    Raises: UsageError if there are none, or no such program.
+    Raises: UsageError if there is no word after `--`, no such program, or --shell with such words.
     """
     if work.words is None:
         return work.line
@@ -242,7 +243,8 @@ def relative_path_advice(work: CommandOptions, base: bytes) -> str:
 def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], Outcome]:
     """Return a function that runs the command for one task in *shells*, and returns its outcome.
 
-    With `-e abort` it runs no task after a failed one, because their results are not needed.
+    With `-e abort`, unless --unordered, it runs no task after a failed one, since its result is not needed: the outcome
+    is then "was not run".
     """
     stops = work.errors == "abort" and not work.unordered
     failed: list[int] = []
@@ -261,7 +263,7 @@ def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], 
 def directory_options(work: CommandOptions, directory: Directory) -> DirectoryOptions:
     """Return the options for sample directories, from the options of the command.
 
-    Raises: UsageError for invalid ones.
+    Raises: UsageError for invalid ones, and unless exactly one of -c, -s and `--` gives a command.
     """
     if [work.line, work.script, work.words].count(None) != 2:
         raise UsageError("give what to run: either -c COMMAND, or -s SCRIPT, or -- and the words of a command")

@@ -180,7 +180,7 @@ def tarshow(
 
 
 def check_usage(page_options: PageOptions, pictures: str, interactive: bool) -> None:
-    """Raise UsageError if options exclude each other, or if -i is given and stdout is not a capable terminal."""
+    """Raise UsageError if options exclude or need each other, or with -i if stdout is not a capable terminal."""
     if interactive and not os.isatty(1):
         raise UsageError("-i needs a terminal on stdout")
     if interactive and os.environ.get("TERM") == "dumb":
@@ -228,7 +228,7 @@ def warn_of_more(total: int | None, account: Account) -> None:
 def serve_page(urls: Sequence[str], reading: Reading, service: Service, account: Account) -> None:
     """Serve the page of all samples of *urls* as *service* says, until a signal ends it; print its address first.
 
-    Raises: TarToolsError.
+    Raises: StorageError without DuckDB; TarToolsError for inputs that can't be read in parts, or are damaged.
     """
     from tartools.show.serve import rowindex
     from tartools.show.serve.server import open_server

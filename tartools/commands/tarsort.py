@@ -66,7 +66,7 @@ MIN_MEMORY_BYTES = 1 << 16  # bytes; with less, sorting does little but merging
 
 
 def parse_memory(text: str) -> int:
-    """Convert *text* to a number of bytes, such as 64M. Raises: ValueError for less than 64K."""
+    """Convert *text* to a number of bytes, such as 64M. Raises: ValueError for less than 64K, or no number of bytes."""
     size = cli.byte_size(text)
     if size < MIN_MEMORY_BYTES:
         raise ValueError(f"{text} is too little to sort with; 64K is the least")

@@ -147,7 +147,7 @@ class ShardOptions(cli.ShardOutputs):
       remove: remove it after that.
       force: replace existing shards.
       gzip: compress them.
-      sums: list of their checksums.
+      sums: file to which their checksums are written.
       tmpdir: folder of temporary files.
     """
 
@@ -229,9 +229,10 @@ def tarsplit(
 
 
 def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) -> Limits:
-    """Return the limits at which a shard is full.
+    """Return the limits at which a shard is full; none if each part is one shard, since *names* have no number.
 
-    Raises: UsageError for a limit if each part is one shard (*names*).
+    Without -n, -s and --shards, it is full at 10**9 bytes. Raises: UsageError for one of these, or --start, if each
+    part is one shard.
     """
     if names.single:
         if shard_options.samples or shard_options.size or shard_options.even or shard_options.start:
@@ -244,7 +245,7 @@ def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) ->
 def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | None, Column | None]:
     """Return two columns: of the values of --by or --stratify, and of --group; None for one that is not given.
 
-    *max_parts*: shards at most. Raises: UsageError if options exclude each other.
+    *max_parts*: value of --max-shards. Raises: UsageError if options exclude or need each other.
     """
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
@@ -261,9 +262,10 @@ def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | 
 
 
 def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: Column, account: Account) -> None:
-    """Add lines to the report of *account*: the share of each of *parts*, by *counts*; warn of parts far from it.
+    """Add lines to the report of *account*: the share of each of *parts*, if they are few; warn of parts far from it.
 
-    *group*: the column of --group, whose values keep samples together; the warning names it as the reason.
+    *counts*: number of samples by part. *group*: the column of --group, whose values keep samples together; the warning
+    names it as the reason.
     """
     messages, uneven = shares.compare_shares(parts, counts)
     account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
@@ -284,7 +286,8 @@ def warn_of_small_classes(partition: Partition, counts: dict[str, int], account:
 def finish_shards(shards: Iterator[str], shard_options: ShardOptions) -> None:
     """For each complete shard: run the command of --post, remove it with --remove, print its name.
 
-    *shards*: yields the URL of each when it is complete. Raises: StorageError, and the errors of *shards*.
+    *shards*: yields the URL of each when it is complete. Raises: StorageError if a command or a removal fails; the
+    errors of *shards*.
     """
     with storage.open_sink("-") as printed:
         for url in shards:

@@ -93,10 +93,13 @@ from tartools.tar.groups import Need
 
 
 class CountOptions(cli.Group):
-    """Options for the counts and their report: classes, hours, decode, json.
+    """Options for the counts and their report.
 
-    classes: more fields to count values of. hours: add up the lengths of sounds and videos. decode: decode pictures,
-    and with *hours* sounds, to find broken ones.
+    Attributes:
+      classes: more fields to count values of.
+      hours: add up the lengths of sounds and videos.
+      decode: decode pictures, and with *hours* sounds, to find broken ones.
+      json: print one JSON object.
     """
 
     classes: Annotated[
@@ -160,9 +163,9 @@ def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, p
 
 
 def shards_of(urls: Sequence[str], shard_urls: Collection[str]) -> Sequence[str]:
-    """Return the URLs of all shards: *urls*, with each table among them replaced by the shards that it lists.
+    """Return the URLs of all shards: *urls* without the tables among them, then the shards that these list.
 
-    *shard_urls*: all shards that were read, those that tables list included.
+    *shard_urls*: all shards whose samples were counted, those that tables list included.
     """
     listed = [url for url in shard_urls if url not in urls]
     if not listed:

@@ -12,9 +12,10 @@ MIN_COMMON_SHARE = 0.7  # of the characters that are not ASCII
 
 
 class _Candidate(NamedTuple):
-    """An encoding that a text may have, and the first bytes of its common characters.
+    """An encoding that a text may have, and the characters that are common in it.
 
-    `double`: True if these are characters of two bytes, and others don't count. `common`: ranges of first bytes.
+    `double`: True if the common characters are encoded in two bytes each; False: in one. `common`: ranges that have
+    their first bytes.
     """
 
     name: str
@@ -36,7 +37,7 @@ MAX_ASCII_SHARE = {"cp1252": 1.0, "cp437": 1.0}  # of the letters; words in othe
 
 
 def parse_encoding(name: str) -> str:
-    """Return *name* if Python knows it as an encoding of text, to parse an option. Raises: ValueError.
+    """Return *name*, the value of an option, if Python has a text encoding of this name. Raises: ValueError if not.
 
     >>> parse_encoding("gbk")
     'gbk'
@@ -49,9 +50,9 @@ def parse_encoding(name: str) -> str:
 
 
 def guess_encodings(texts: Iterable[bytes]) -> list[str]:
-    """Return the encodings in which most non-ASCII characters of *texts* are common ones; the likeliest first.
+    """Return the names of the encodings in which most non-ASCII characters of *texts* are common; the likeliest first.
 
-    *texts*: not UTF-8. Empty if no encoding fits.
+    Most: at least 70%. *texts*: not UTF-8, all in one encoding. Empty if none of those in `_CANDIDATES` fits.
 
     >>> guess_encodings(["书法/颜".encode("gbk")]), guess_encodings(["テスト".encode("cp932")])
     (['gbk'], ['cp932', 'cp866', 'cp437'])
@@ -67,7 +68,8 @@ def guess_encodings(texts: Iterable[bytes]) -> list[str]:
 def _common_share(data: bytes, candidate: _Candidate) -> float:
     """Return the share of common characters among the non-ASCII characters of *data*, decoded by *candidate*.
 
-    0.0 if it can't be decoded, or if it has too many ASCII letters for this encoding (for cp1252: too few).
+    0.0 if it can't be decoded, has only ASCII characters, or has too many ASCII letters for this encoding (for cp1252:
+    too few; in an encoding of two bytes no number is too large).
     """
     try:
         text = data.decode(candidate.name)
@@ -126,7 +128,8 @@ class Utf8File(io.RawIOBase):
 def read_as_utf8(file: io.BufferedReader, encoding: str | None, url: str) -> io.BufferedReader:
     """Return *file*, whose text is of *encoding*, as a file of UTF-8; if *encoding* is None, *file* itself.
 
-    Reading raises SampleError, with the line of *url*, for bytes that are not of this encoding.
+    Reading raises SampleError, with the line of *url*, for bytes that are not of this encoding. The caller closes
+    *file*.
     """
     return file if encoding is None else io.BufferedReader(Utf8File(file, encoding, url), READ_BYTES)
 
@@ -150,7 +153,7 @@ def utf16_advice(head: bytes) -> str:
 
 
 def encoding_advice(texts: Iterable[bytes]) -> str:
-    r"""Return advice: the --encoding that may read *texts*, which are not UTF-8.
+    r"""Return advice for a message: the --encoding that may read *texts*, which are not UTF-8, or that one is needed.
 
     >>> encoding_advice([b"caf\xe9"])
     '--encoding cp1252 reads it as such'

@@ -36,7 +36,8 @@ class Folder(NamedTuple):
 
     `class_field`: field for the class of a sample, the name of its directory; a field of numbers, such as cls, gets the
         number of the class, and one with .txt behind its name the name. None: no class.
-    `exclude`: globs of files and folders that are left out.
+    `exclude`: globs of files and folders that are left out. A glob with a slash matches a path relative to the folder,
+        any other the last part of one.
     `tables`: paths of files, relative to the folder, that are no part of samples, since they are read otherwise.
     `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
         looks wrong.
@@ -54,8 +55,9 @@ class Folder(NamedTuple):
 class Tree(NamedTuple):
     """The content of a folder and its folders.
 
-    `files`: relative paths of regular files. `specials`: (path, kind in words) of links and special files. `left_out`:
-    relative paths that are excluded, hidden, or made by systems; folders end in a slash.
+    `files`: relative paths of regular files. `specials`: (path, kind in words) of special files and of links that are
+    not followed or can't be; these paths begin with that of the folder. `left_out`: relative paths that are excluded,
+    hidden, or made by systems; folders end in a slash.
     """
 
     files: list[bytes]
@@ -66,9 +68,10 @@ class Tree(NamedTuple):
 def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
     """Return the samples in the tree of files below *folder*, sorted by the bytes of key and field.
 
-    The key of a file is its path relative to the folder. Files and folders that systems add, hidden folders, and what
-    is excluded, are left out with a warning. Symbolic links and special files are reported as omissions, unless
-    *skip_special*.
+    A member is called as its file, by the path relative to the folder; with `dots` "last", "_" replaces the dots of the
+    base name before the last one. With `class_field`, each sample also has its class. Hidden and excluded files and
+    folders, and those that systems add, are left out with a warning by *account*. Special files, and links that are not
+    followed, are reported as an omission; *skip_special*: they are left out silently.
 
     Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a field occurs twice, or
     if two files would get one key.
@@ -101,10 +104,11 @@ def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
 
 
 def plan_class_members(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
-    """Yield the members that say the class of each sample of *folder*: the name of the directory that it is in.
+    """Yield the members that say the class of each sample of *folder*, a path: the name of the directory that it is in.
 
-    *field*: the field for the class. *names*: path of each file -> its name in the archive. Files in no directory get
-    the name of the folder, with a warning by *account*.
+    *field*: the field for the class, see `class_members`. *names*: path of each file, relative to the folder -> its
+    name in the archive. The class of files in no directory is the name of the folder, with a warning by *account*.
+    Files without a field get no class.
     """
     top = os.path.basename(os.path.abspath(folder))
     keys = {key for key, field in map(split_path, names.values()) if field}
@@ -153,7 +157,8 @@ def report_left_out(
 ) -> None:
     """Warn of files *left_out* of *where*, and report *items*, (name, kind) of links and special files, as an omission.
 
-    *noun*: "files" or "members", for the message.
+    Each message names the first and counts the others; there is none for an empty sequence. *where*: the folder or zip
+    file, as messages call it. *noun*: "files" or "members", for the message.
     """
     if left_out:
         end = f" and {len(left_out) - 1:,} more" if len(left_out) > 1 else ""
@@ -232,7 +237,7 @@ def list_tree(folder: Folder, account: Account) -> Tree:
 def _matches_glob(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
     """True if *glob* matches *path*: all of it if *glob* has a slash, else its last part.
 
-    *pattern*: the glob, compiled.
+    "./" at the begin of *glob* and slashes at its end don't count. *pattern*: the glob without these, compiled.
     """
     is_path_glob = "/" in glob.removeprefix("./").rstrip("/")
     return bool(pattern.match(os.fsdecode(path if is_path_glob else os.path.basename(path))))
@@ -252,7 +257,7 @@ def is_left_out(name: bytes, is_folder: bool) -> bool:
 
 
 def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
-    """True if *entry* is a symbolic link to nothing, or to itself."""
+    """True if *entry* is a symbolic link that can't be followed, such as one to nothing or to itself."""
     try:
         entry.stat()
     except OSError:
@@ -261,9 +266,9 @@ def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
 
 
 def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
-    """Return the kind of *entry*, which is neither a regular file nor a folder, in words.
+    """Return the kind of *entry*, which is neither a regular file nor a folder, in words, such as "fifo".
 
-    *follow*: True if links are followed: then one that is left is broken.
+    *follow*: True if links are followed: then *entry* is broken if it is a link.
     """
     mode = entry.stat(follow_symlinks=False).st_mode
     link = "broken symbolic link" if follow else SYMBOLIC_LINK
@@ -272,9 +277,10 @@ def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
 
 
 def check_distinct_keys(names: dict[bytes, bytes], folder: str) -> None:
-    """Raise SampleError if files with different stems would get one key.
+    """Raise SampleError if files whose paths differ, not only after the last dot, would get one key.
 
-    *names*: name in the archive by path of each file of *folder*; dots before the last one became underscores in it.
+    *names*: path of each file -> its name in the archive, in which dots before the last one became underscores.
+    *folder*: the folder of the files, for the message.
     """
     stems: dict[bytes, tuple[bytes, bytes]] = {}
     for path in sorted(names):
@@ -289,9 +295,9 @@ def check_distinct_keys(names: dict[bytes, bytes], folder: str) -> None:
 
 
 def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
-    """Warn if a sample has two members of one type whose suffixes differ only in spelling: a.JPG and a.jpeg.
+    """Warn if a sample has two members whose fields differ only in case or in the spelling of a type: a.JPG and a.jpeg.
 
-    *samples*: the names of the members of each sample.
+    There is one warning for all *samples*, each given as the paths of its members.
     """
     twins: list[str] = []
     for paths in samples:
@@ -308,7 +314,10 @@ def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
 
 
 def warn_of_repeated_kinds(samples: Sequence[PlannedSample], account: Account) -> None:
-    """Warn if a sample has two fields with a dot that end in one suffix: they may be files of different samples."""
+    """Warn if a sample has two fields with a dot that end in one suffix: they may be files of different samples.
+
+    There is one warning for all *samples*.
+    """
     twins: list[tuple[bytes, bytes, bytes]] = []
     for key, parts in samples:
         kinds: dict[bytes, bytes] = {}

@@ -38,9 +38,12 @@ class FolderTable(NamedTuple):
     """A table of rows about the files of a folder.
 
     `url`: its name. `rows`: its rows. `is_text`: True if all values are text, as in CSV.
-    `file_column`: the column of file names; None: the first of `FILE_COLUMNS`, or one that ends in _file_name.
-    `key_column`: the column of keys; `keys`: makes keys of columns. Without both, keys are those of the files.
-    `words`: the columns that become fields, and their new names; None: all others.
+    `file_column`: the column of file names; None: the first of `FILE_COLUMNS` that the table has, else the first column
+        that ends in _file_name.
+    `key_column`: the column of keys; None: `keys`, which makes keys of columns; if that is None too, `__key__`, or the
+        keys of the files for a row without it.
+    `words`: the columns that become fields, and their new names; a word `json`, if there is no such column, gathers all
+        other columns in one field. None: all columns but those of file names and keys.
     """
 
     url: str
@@ -55,11 +58,13 @@ class FolderTable(NamedTuple):
 def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_special: bool) -> list[PlannedSample]:
     """Return the samples of *folder* that a row of *table* names, in the order of the rows, with the row's fields.
 
-    Rows without a file, and files without a row, are left out and reported as omissions. In a sample, members are
-    sorted by field.
+    Rows whose file is not in the folder, and files without a row, are left out and reported as omissions. In a sample,
+    members are sorted by field. *skip_special*: True to leave out links and special files silently; False: they are an
+    omission too.
 
-    Holds: all rows and paths. Raises: SampleError, naming the row, for two rows of one sample or key, a field twice, a
-    value that can't be a payload, and if no row has a file; StorageError.
+    Holds: all rows and paths. Raises: SampleError, naming the row, for a row that names no file, two rows of one sample
+    or key, a field twice, a value that can't be a payload, a column that is missing, and if the folder has the file of
+    no row; StorageError.
     """
     planned = plan_folder(folder, account, skip_special)
     matcher = _Matcher(folder, planned, table)
@@ -91,7 +96,10 @@ def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_
 
 
 def _report_omissions(names: Sequence[str], singular: str, plural: str, where: str, account: Account) -> None:
-    """Report *names*, of rows or files of *where* that are left out, as an omission, if there are any."""
+    """Report *names*, of rows of the table or files of the folder *where* that are left out, as an omission, if any.
+
+    *singular*, *plural*: the noun for one name, and for several.
+    """
     if names:
         listed = ", ".join(map(printable, names[:MAX_LISTED_NAMES]))
         rest = f" and {len(names) - MAX_LISTED_NAMES:,} more" if len(names) > MAX_LISTED_NAMES else ""
@@ -101,7 +109,8 @@ def _report_omissions(names: Sequence[str], singular: str, plural: str, where: s
 class _Matcher:
     """Finds the samples of *folder* by the names of files in rows of *table*; *planned*: all samples of the folder.
 
-    A name is relative to the folder of the table, or else to *folder*, in any Unicode form.
+    Call `parts_of` for each row, and then `unused_files`. A name is in any Unicode form, and relative to the folder of
+    the table, if that is inside of *folder*, or else to *folder*.
     """
 
     def __init__(self, folder: Folder, planned: Sequence[PlannedSample], table: FolderTable) -> None:
@@ -129,9 +138,9 @@ class _Matcher:
     def parts_of(self, row: Row, columns: Sequence[str]) -> tuple[str, list[PlannedMember] | None]:
         """Return (name of the main file, members of its sample) for *row*; None as members if there is no such file.
 
-        *columns*: those of file names, the main one first. Further files that are in no sample of the row get the field
-        NAME.SUFFIX, for the column NAME_file_name. Raises: SampleError if another row has the sample, or a further file
-        is not there.
+        *columns*: the columns of the row that name files, the main one first. A further file that is in another sample
+        than the main file is added, as the field NAME.SUFFIX for the column NAME_file_name. Raises: SampleError if an
+        earlier row has the sample of the main file, or a further file is not there.
         """
         name = str(row.values[columns[0]])
         number = self._find_sample(name)
@@ -171,7 +180,7 @@ class _Matcher:
         return part.url is not None and self._path(part) in (*candidates, *(self._forms.get(c) for c in candidates))
 
     def unused_files(self) -> list[str]:
-        """Return the paths of the files of samples that no row has named so far."""
+        """Return the paths, relative to the folder, of all files of the samples that no row has named so far."""
         rest = (s for n, s in enumerate(self._samples) if n not in self._row_of and n not in self._extra)
         return [self._path(part) for sample in rest for part in sample.parts if part.url is not None]
 
@@ -179,8 +188,10 @@ class _Matcher:
 class _RowFields:
     """Chooses columns of the rows of *table*: the columns of file names, and the columns that become fields.
 
-    Raises: SampleError if the table has no column of file names, or lacks a column that it should have. Turns cells
-    that go to the field json into numbers, if a whole column has numbers.
+    Call `fields_of` for each row, and then `check_words`. If a text table has a word for the field json, the rows of
+    *table* are changed: cells that go to this field become numbers, if the whole column has numbers.
+    Raises: SampleError if a table with rows has no column of file names, or lacks `file_column`, `key_column` or a
+    column that `keys` needs.
     """
 
     def __init__(self, table: FolderTable) -> None:
@@ -222,7 +233,11 @@ class _RowFields:
         return columns
 
     def fields_of(self, row: Row) -> list[tuple[str, Any]]:
-        """Return (field, value) for the columns of *row* that become fields. Raises: SampleError for a field twice."""
+        """Return (field, value) for the columns of *row* that become fields, in the order of the words or the row.
+
+        A word for the field json adds, at the end, a dict of all remaining columns. Raises: SampleError for a field
+        twice.
+        """
         names = tuple(row.values)
         if names not in self._by_names:
             chosen = self._chosen.choose({name: at for at, name in enumerate(names)})
@@ -236,7 +251,7 @@ class _RowFields:
         return fields
 
     def check_words(self) -> None:
-        """Raise SampleError if a word of -f names no column."""
+        """Raise SampleError if a word of -f names no column of the table, unless that has no rows."""
         if self._table.rows and (lost := " ".join(self._chosen.missing_words(self._names))):
             columns = field_list(self._names)
             raise SampleError(f"no column {lost}{comma_advice(lost)}; the columns are: {columns}", url=self._table.url)
@@ -245,8 +260,9 @@ class _RowFields:
 def _add_fields(
     parts: Sequence[PlannedMember], row: Row, index: int, table: FolderTable, row_fields: _RowFields
 ) -> PlannedSample:
-    """Return the sample of the files *parts* with the fields of *row*, number *index* of *table*, sorted by field.
+    """Return the sample of the files *parts* with the fields of *row*, number *index* (from 0) of *table*.
 
+    Its members are sorted by field. Its key is that of the row, if *table* or the row has one, else that of the files.
     Raises: SampleError for a bad key or field, or a field twice.
     """
     key = split_path(parts[0].path)[0]
@@ -271,17 +287,20 @@ def _add_fields(
 
 
 def _key_text(row: Row, name: str) -> str:
-    """Return the value of the column *name* of *row* as text for a key. Raises: SampleError if it is none."""
+    """Return the value of the column *name* of *row* as text for a key.
+
+    Raises: SampleError if there is no value, or it is a list, an object, or bytes that are not UTF-8.
+    """
     value = row.values.get(name)
     return key_text(None if isinstance(value, JsonText) else value, name)
 
 
 def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
-    """Return the members of the sample *key* for *value* of the column *field*.
+    """Return the members of the sample *key* for *value*, from a row, in the field *field*.
 
-    Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON, with the suffix json,
-    written as in their line of JSON. A list of pictures has a member for each. Raises: SampleError for a field or a
-    value that can't be stored.
+    Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON in a field with the suffix
+    json, and a `JsonText` is written as it is. A list of `FileInList` has a member for each. Raises: SampleError for a
+    field or a value that can't be stored.
     """
     check_nameable(field)
     if isinstance(value, list) and value and isinstance(value[0], FileInList):

@@ -37,7 +37,8 @@ class FolderLayout(NamedTuple):
     """How samples become files of a folder.
 
     `class_column`: the value that names the folder of a sample; None: keys alone say where files are.
-    `table`: name of the table of text and JSON fields; None: these are files too.
+    `table`: name of the table of text and JSON fields, which ends in .csv or .jsonl, its format; None: these fields are
+        files too.
     `verbatim`: True if names of fields are compared with case, and a final newline is part of a text.
     """
 
@@ -49,7 +50,8 @@ class FolderLayout(NamedTuple):
 def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account: Account, layout: FolderLayout) -> None:
     """Write each member of *samples* as a file of *output*, in order; text goes to the table of *layout* if it has one.
 
-    Samples and bytes are counted in *account*.
+    Samples and bytes are counted in *account*, which warns of files that `tarcreate --folder` would leave out. The
+    caller commits *output*.
 
     Holds: one sample; some 500 bytes for each file and each sample. Raises: SampleError for names that can't be files,
     two files of one name, two samples of one key, and a sample that does not fit the table; StorageError.
@@ -68,8 +70,8 @@ def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account:
 def _table_lines(samples: Iterable[Sample], writer: _FolderWriter, table: str) -> Iterator[bytes]:
     """Yield the lines of the table called *table*, one for each of *samples*, whose files *writer* writes meanwhile.
 
-    In CSV all rows have the columns of the first; in JSON lines each has its own.
-    Raises: SampleError if a row has other columns.
+    A CSV, by the suffix of *table*, has a header before them, and all its rows have the columns of the first; in JSON
+    lines each has its own. Raises: SampleError if a row of a CSV has other columns, and those of `_FolderWriter.add`.
     """
     is_csv = table.endswith(".csv")
     header: list[str] | None = None
@@ -95,7 +97,7 @@ def _table_lines(samples: Iterable[Sample], writer: _FolderWriter, table: str) -
 
 
 class FolderNames:
-    """The names of the files and folders of a folder: each must be one on every file system.
+    """The names of the files and folders of a folder: `add` refuses one that a file system would take for another.
 
     macOS and Windows take `A.jpg` and `a.jpg`, and two Unicode forms of one name, for one file; one file would replace
     another there, or two classes would become one.
@@ -108,7 +110,7 @@ class FolderNames:
         self._folders: set[bytes] = set()
 
     def add(self, path: bytes) -> None:
-        """Add the file *path*, and the folders on its way. Raises: SampleError if a name is taken."""
+        """Add the file *path*, and the folders that it is in. Raises: SampleError if a name is taken."""
         end = path.rfind(b"/")
         if end >= 0 and path[:end] not in self._folders:
             at = 0
@@ -151,7 +153,7 @@ def fold_name(path: bytes) -> bytes:
 class _FolderWriter:
     """Writes the files of samples to *output*, as *layout* says, and counts samples and bytes in *account*.
 
-    `names`: of the files so far.
+    Call `add` for each sample, and then `warn_of_skipped`. `names`: the names of all files and folders so far.
     """
 
     def __init__(self, output: OutputFolder, account: Account, layout: FolderLayout) -> None:
@@ -168,8 +170,9 @@ class _FolderWriter:
     def add(self, sample: Sample) -> dict[str, str]:
         """Write the files of *sample*; return its row: by column the text of a cell, or with JSON lines a JSON value.
 
-        The row is empty without a table. Raises: SampleError for a name that can't be a file, is taken, or a sample
-        that does not fit; StorageError.
+        Without a table the row is empty; with one, text and JSON fields are in the row, and are not written. Raises:
+        SampleError for a name that can't be a file, or is taken, a key twice, and a sample without a class or without
+        any file; StorageError.
         """
         label = None if self._class_of is None else self._class_name(sample)
         members = self._members_to_write(sample)
@@ -214,7 +217,10 @@ class _FolderWriter:
         return label
 
     def _members_to_write(self, sample: Sample) -> Sequence[Member]:
-        """Return the members of *sample* without its class, which the folder's name says; with a table, all of them."""
+        """Return the members of *sample*, without the field that is its class, because its folder has that name.
+
+        All members if there is a table, there are no classes, or the class is a value inside of a JSON field.
+        """
         column = self._layout.class_column
         if column is None or column.path or self._layout.table is not None:
             return sample.members
@@ -225,7 +231,10 @@ class _FolderWriter:
         return sample.members
 
     def _add_names(self, sample: Sample, paths: Sequence[bytes]) -> None:
-        """Add the files *paths* of *sample* to the names. Raises: SampleError if one is taken, or the key is."""
+        """Add the files *paths*, all those of *sample*, to the names; count those that `tarcreate --folder` leaves out.
+
+        Raises: SampleError if a name is empty or taken, or if an earlier sample has the same key.
+        """
         for path in paths:
             *folders, base = path.split(b"/")
             if not base:
@@ -249,7 +258,7 @@ class _FolderWriter:
         """Return the row of *sample*: column -> the text of a cell, or for a table of JSON lines a JSON value.
 
         It has the names of its files, *members* at *paths*, and its *texts*. Raises: SampleError if a name or text is
-        not UTF-8, or a JSON field is not JSON.
+        not UTF-8, a field is there twice or called as a column of names, or a JSON field is not JSON.
         """
         is_json = self._layout.table is not None and self._layout.table.endswith(".jsonl")
         row: dict[str, str] = {}
@@ -286,7 +295,8 @@ def file_columns(fields: Sequence[str]) -> dict[str, int]:
     """Return the columns of file names in a row, each with the index of its file in *fields*, the files of a sample.
 
     `file_name` is the main file: the first picture, else sound, else video, else file, if possible without a dot in its
-    field. Other files of its kind are NAME_file_name, by which `datasets` loads them too.
+    field. Other files of its kind are NAME_file_name, by which `datasets` loads them too; files of other kinds have no
+    column. *fields*: at least one.
 
     >>> file_columns(["npy", "seg.png", "jpg", "depth.png"])
     {'file_name': 2, 'seg_file_name': 1, 'depth_file_name': 3}

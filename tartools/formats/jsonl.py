@@ -36,8 +36,8 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice, dots: Do
 
     *plan*: its name, and how paths are resolved. *choice*: the names that become fields, and the keys. *dots*: the dot
     that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
-    Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample; UsageError for a bad
-    URL.
+    Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample, or has the key of the
+    one before, and for a chosen name that no object has; UsageError for a bad URL.
     """
     last: tuple[str, bool] | None = None
     last_line = 0
@@ -70,9 +70,9 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice, dots: Do
 def find_sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedMember]:
     """Yield the members of the JSON lines in *file* whose payloads are read from URLs, to check these URLs first.
 
-    Lines without any are not parsed. *plan*: its name, and how paths are resolved. *choice*: the names that become
-    fields. The paths of the members have "key" for their keys. Raises: SampleError for a parsed line that is no sample;
-    UsageError for a bad URL.
+    Lines that name no URL are not parsed. *plan*: its name, and how paths are resolved. *choice*: the names that become
+    fields. The paths of the members have "key" in place of their keys. Raises: SampleError for a parsed line that is no
+    sample; UsageError for a bad URL.
     """
     names = _ChosenNames(choice)
     for line, values in read_objects(file, plan.name, "plan", exact=True, is_read=may_read):
@@ -86,7 +86,7 @@ def find_sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> 
 
 
 class _ChosenNames:
-    """Renames and drops the values of JSON objects as *choice* says; remembers their names for `check_words`."""
+    """Renames and drops the values of JSON objects as *choice* says: `choose` for each, and then `check_words`."""
 
     def __init__(self, choice: RowChoice) -> None:
         self._choice = choice
@@ -97,7 +97,10 @@ class _ChosenNames:
         self._seen: dict[str, None] = {}
 
     def choose(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the chosen ones of *values*, by their new names. Raises: SampleError if two would have one name."""
+        """Return the chosen ones of *values*, an object, by their new names, which keep the @ of payloads to read.
+
+        All, unchanged, if the choice has neither words nor a key. Raises: SampleError if two would be one field.
+        """
         if self._choice.words is None and self._choice.key is None:
             return values
         names = tuple(values)
@@ -112,7 +115,7 @@ class _ChosenNames:
         return {new: values[name] for name, new in self._chosen[names]}
 
     def _is_field(self, name: str) -> bool:
-        """True if *name* stands for a field: a file may be one and, by its name, the key."""
+        """True if *name* stands for a field: no pseudo-field, and not the key, unless that names a file to read."""
         return (name != self._choice.key or parse_title(name, "jsonl")[1]) and name not in PSEUDO_FIELDS
 
     def check_words(self, url: str) -> None:
@@ -127,7 +130,7 @@ def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots)
     """Return the key of the object *values*, number *index* (from 0), as *choice* says.
 
     It is one of the values, or made of several or of the number. *dots*: the dot that ends a value that is a file name.
-    Raises: SampleError if it is no text.
+    Raises: SampleError if a value that it is made of is missing, or is neither text nor a number.
     """
     name = choice.key_in(values)
     if name is None:
@@ -141,8 +144,10 @@ def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots)
 def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
     """Yield the members of the sample *key*: one for each of *values* that is not null, and no pseudo-field.
 
-    *values*: by the name in the JSON object.
-    Raises: SampleError, naming *plan*, *line* and name, for a field twice or a value that can't be one.
+    *values*: by the name in the JSON object. A list or object gets the suffix json. There is no member for an empty
+    path or URL of a payload to read.
+    Raises: SampleError, naming *plan*, *line* and name, for a field twice or a value that can't be one; UsageError for
+    a bad URL.
     """
     fields: set[str] = set()
     for name, value in values.items():
@@ -167,8 +172,9 @@ def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int)
 def _plan_member(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
     """Return the member *path*, with the payload that *value* is.
 
-    If *reads*, *value* is the path or URL to read it from.
-    *name*: of the value in its object; *line*: of the plan. Raises: SampleError.
+    If *reads*, *value* is the path or URL to read it from. *name*: of the value in its object; *line*: of the plan.
+    Raises: SampleError for a value that can't be a payload, or an input that *plan* may not name; UsageError for a bad
+    URL.
     """
     if isinstance(value, dict) and URL_NAME in value:
         raise SampleError('a range of a file, {"@url": ...}, is not read: a table that tarindex makes lists samples so')
@@ -186,7 +192,7 @@ def _plan_member(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrig
 def payload_of_json(value: Any) -> bytes:
     """Return the payload for *value*: the text of a string, the bytes of {"@base64": TEXT}, or else JSON.
 
-    Raises: SampleError for bad base64, or text that is not valid Unicode.
+    Raises: SampleError for bad base64, a string with a lone surrogate, or brackets that are nested too deeply.
     """
     if isinstance(value, str):
         return _encode_utf8(value)
@@ -210,7 +216,9 @@ def payload_of_json(value: Any) -> bytes:
 
 
 def compact_json(value: Any, ascii: bool = False) -> str:
-    """Return *value* as JSON without blanks, its numbers as they were written; if *ascii*, with escapes.
+    """Return *value* as JSON without blanks; if *ascii*, with escapes. A `Number` or `JsonText` in it stays as it is.
+
+    Raises: TypeError for bytes and other values that JSON does not have; RecursionError if it is nested too deeply.
 
     >>> from tartools.formats.textrows import parse_object
     >>> compact_json(parse_object(b'{"a": [1.50, null]}', exact=True))
@@ -275,7 +283,10 @@ def _quote_name(sample: Sample, name: str) -> bytes:
 
 
 def _payload_json(member: Member) -> tuple[bytes, ...]:
-    """Return the JSON for the payload of *member*, in pieces: a string if it is UTF-8, else an object with base64."""
+    """Return the JSON for the payload of *member*, in pieces: a string if it is UTF-8, else an object with base64.
+
+    The payload of a field with the suffix of a codec, such as txt.gz, is always in base64.
+    """
     payload = member.read()
     if split_codec(field_name(member))[1] is None:  # a string for txt.gz would be compressed when it is read back
         with suppress(UnicodeDecodeError):

@@ -23,7 +23,7 @@ from tartools.tar.compression import (
 def open_packed(url: str) -> io.BufferedReader:
     """Open *url* and return its bytes as a file, decompressed if they begin as compressed data.
 
-    Reading raises TruncatedError or TarFormatError if these are damaged.
+    Raises: StorageError. Reading raises TruncatedError or TarFormatError if compressed data are damaged.
     """
     file = stream_file(storage.open_read(url), url)
     codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])

@@ -45,12 +45,14 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
 
     *choice*: the columns that become fields, in order, and the keys; without words each column is a field, but not
     names between two pairs of underscores. Null is no field. The key column of *choice*, or `__key__`, or the column
-    that a word gives this name, has the keys; without it they are made of the numbers of rows, over all files. *dots*:
-    where a key ends that is the name of a file: at its "first" or "last" dot; None: at the last one before a known
-    suffix. A row without any field is left out, and reported as an omission. Samples are counted in *account*.
+    that a word gives this name, has the keys. Without it, or if its template names columns, `choice.keys` makes them,
+    of these columns or the number of the row in all files, from 0. *dots*: where a key ends that is the name of a file:
+    at its "first" or "last" dot; None: at its only dot, before a known suffix. Rows without any field are left out, and
+    reported as an omission. Samples are counted in *account*.
 
     Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
-    Raises: SampleError, naming row and column; TarFormatError for a damaged file; StorageError.
+    Raises: SampleError, naming row or column, for a file that `PayloadRows` refuses, a bad key or payload;
+    TarFormatError for a damaged file; StorageError.
     """
     index, empty = 0, EmptyRows("row")
     for url in urls:
@@ -96,8 +98,9 @@ class PayloadRows:
     """Reads the rows of the Parquet file *table* as samples: a column is a field, a null in it no member.
 
     *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot that ends a key, "first"
-    or "last", if keys are names of files; None: the last before a known suffix.
-    Raises: SampleError if its columns can't be fields, one is there twice, or it is a table of samples in shards.
+    or "last", if keys are names of files; None: the only one, before a known suffix.
+    Raises: SampleError if its columns can't be fields, one is there twice or is missing, or it is a table of samples in
+    shards.
     """
 
     def __init__(self, table: ParquetSource, choice: RowChoice, dots: Dots) -> None:
@@ -121,7 +124,8 @@ class PayloadRows:
     def samples(self, index: int) -> Iterator[Sample]:
         """Yield a sample for each row, in order; one without a field has no members.
 
-        The first sample is number *index* of all. Raises: SampleError, naming row and column; TarFormatError.
+        *index*: the number of the first sample among those of all files, from 0, for keys. Raises: SampleError, naming
+        the row, for a bad key or payload; TarFormatError for a damaged file.
         """
         row = 1
         for batch in self._batches():
@@ -146,9 +150,9 @@ class PayloadRows:
             raise TarFormatError(message, url=self._table.url, offset=self._table.file.tell()) from error
 
     def _samples_of_batch(self, batch: Any, index: int, row: int) -> Iterator[Sample]:
-        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all.
+        """Yield the samples of *batch*. The first is number *row* of the file, from 1, and *index* of all, from 0.
 
-        Raises: SampleError, with the row.
+        Raises: SampleError, naming the row, for a bad key or payload.
         """
         at = 0
         try:
@@ -180,8 +184,9 @@ class PayloadRows:
     def _payloads(self, column: Any, name: str, row: int, ending: bytes) -> Sequence[Any]:
         """Return the payload of each row of *column*, a `pyarrow.Array` called *name*, from row *row* on.
 
-        It is bytes, a list of FileInList, or None. *ending*: of the member's path, after the key; text is compressed if
-        it names a codec.
+        It is bytes, a list of FileInList, or None for null. *ending*: of the member's path, after the key; if it names
+        a codec, values that are not bytes are compressed. Raises: SampleError for a picture or sound that is only a
+        path, and for bytes inside of lists or objects.
         """
         column = plain_column(column)
         payloads = column_payloads(column, name, row)
@@ -232,10 +237,11 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     """Yield (keys, packed fields) of adjacent rows of *table*: for each row its key, and its fields as bytes.
 
     *rows*: which columns are the key and the fields, and where keys end. The bytes are marshalled pairs (field,
-    payload). Null is no field. Bytes are payloads as they are, lists of numbers are NumPy arrays of the column's type,
-    other values have the text that tar2tsv writes.
+    payload). Null is no field. Bytes are payloads as they are, lists of numbers are .npy files of the column's type,
+    text and numbers are text, other values JSON; each file of a list of pictures or sounds is a field of its own.
 
-    Holds: a batch of BATCH_BYTES, or a row. Raises: SampleError, naming the row; TarFormatError.
+    Holds: a batch of BATCH_BYTES, or a row. Raises: SampleError for a column that is missing or there twice, and,
+    naming the row, for a bad key or value; TarFormatError for a damaged file.
     """
     url = table.url
     key = table.names[columnfields.key_column(table.names, rows.key, url)]
@@ -281,8 +287,9 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     """Return the value of each row of *column*, a `pyarrow.Array` called *name*; None for null.
 
     *row*: number of its first row in *url*, for messages. Lists of numbers are NumPy arrays; other values are bytes,
-    text, numbers, lists, objects, or a list of FileInList.
-    Raises: SampleError.
+    text, numbers, lists, objects, or a list of FileInList that is not empty.
+    Raises: SampleError for a null in a list of numbers, bytes inside of objects, a picture or sound that is only a
+    path, and text that is not UTF-8.
     """
     column = plain_column(column)
     is_a, kind = schema.import_arrow().types, column.type
@@ -294,9 +301,9 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
 def plain_field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     """Return the value of each row of *column*, a `pyarrow.Array` called *name*; None for null.
 
-    *row*: number of its first row in *url*, for messages. Values are bytes, a list of FileInList that is not empty,
-    text, numbers, lists and objects. Raises: SampleError for bytes inside of objects, a picture that is only a path,
-    and text that is not UTF-8.
+    *row*: number of its first row in *url*, for messages. Values are bytes, text, numbers, lists and objects. A list of
+    pictures, sounds or bytes is a list of FileInList, or None if that is empty. Raises: SampleError for bytes inside of
+    objects, a picture or sound that is only a path, and text that is not UTF-8.
     """
     column = plain_column(column)
     kind = column.type
@@ -316,7 +323,7 @@ def plain_field_values(column: Any, name: str, url: str, row: int) -> Sequence[A
 
 
 def _numpy_array(value: Any, name: str, url: str) -> Any:
-    """Return *value*, a list of numbers in Arrow, as an array of numpy; None for null.
+    """Return *value*, a `pyarrow.ListScalar` of numbers, as an array of numpy; None for null.
 
     Raises: SampleError, naming *url* and the column *name*, if one of the numbers is null.
     """

@@ -13,7 +13,7 @@ from tartools.tables import schema
 
 
 class FileInList(NamedTuple):
-    """A picture or sound of a list: its *payload*, its *path* if it has one, and its *number* in the list."""
+    """A picture, sound or bytes in a list: its *payload*, its *path* or None, and its *number* in the list, from 0."""
 
     payload: bytes
     path: bytes | None
@@ -77,8 +77,8 @@ def has_bytes(kind: Any) -> bool:
 def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
     """Return the payload of each row of *column*, a `pyarrow.Array` from the column *name* of a Parquet file.
 
-    It is bytes (text as UTF-8, other values as tar2tsv writes them), a `FileList` for a list of pictures, sounds or
-    bytes, or None if the row has no such field. *row*: the number of the first row, for errors.
+    It is bytes (text as UTF-8, numbers as text, lists and objects as JSON), a `FileList` for a list of pictures, sounds
+    or bytes, or None for null. *row*: the number of the first row, for errors.
 
     Raises: SampleError, with the row as its offset, for a picture or sound that is only a path; SampleError for bytes
     at any other depth, which JSON can't hold.
@@ -98,9 +98,9 @@ def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
 
 
 def _list_files(files: Sequence[Any], name: str, row: int) -> FileList:
-    """Return *files*, a list in row *row* of the column *name*, without nulls.
+    """Return *files*, a list of bytes or of dicts with bytes and path in row *row* of the column *name*, without nulls.
 
-    Raises: SampleError if one is only a path.
+    Raises: SampleError, with the row as its offset, if one is only a path.
     """
     listed = []
     for number, file in enumerate(files):
@@ -126,8 +126,8 @@ def require_bytes(payload: bytes | None, path: bytes | None, name: str, row: int
 def encode_column(column: Any, name: str) -> Sequence[bytes | None]:
     """Return the payload of each row of *column*, a `pyarrow.Array` called *name* without files or lists of files.
 
-    None for null. Bytes are as they are, text is UTF-8, other values are as tar2tsv writes them. Raises: SampleError
-    for bytes inside of objects.
+    None for null. Bytes are as they are, text is UTF-8, numbers are text, lists and objects are JSON. Raises:
+    SampleError for bytes inside of lists or objects.
     """
     column = plain_column(column)
     is_a, kind = schema.import_arrow().types, column.type
@@ -138,9 +138,9 @@ def encode_column(column: Any, name: str) -> Sequence[bytes | None]:
 
 
 def check_no_bytes(kind: Any, name: str) -> None:
-    """Raise SampleError if *kind*, the type of the column *name*, has bytes inside of lists or objects.
+    """Raise SampleError if *kind*, the Arrow type of the column *name*, has bytes inside of lists or objects.
 
-    JSON can't hold these.
+    JSON can't hold these. *kind* must not be bytes itself.
     """
     if has_bytes(kind):
         reason = f"the column {name!r} has bytes inside of lists or objects, which JSON can't hold"

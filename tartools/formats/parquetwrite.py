@@ -26,7 +26,8 @@ MAX_PAYLOAD_BYTES = (1 << 31) - (64 << 20)
 class ParquetLayout(NamedTuple):
     """The columns of a Parquet file, and their types.
 
-    `words`: (choices, new name or None), as a field specification has them; None: all fields.
+    `words`: (choices, new name or None), as a field specification has them; without a new name each choice is a column
+        of its own. None: all fields.
     `binary`: columns that are bytes, whatever they are called. `verbatim`: True if names are compared with case.
     """
 
@@ -52,12 +53,12 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
     """Write *samples* to *sink* as a Parquet file: a row each, in order, with `__key__` and a column for each field.
 
     Pictures and sounds are structs of bytes and path. Columns are those of *layout*; if that names no words, those of
-    the samples of the first row group, in the order of their members. Samples without a column are left out. Samples
-    are counted in *account*. Same samples, same bytes.
+    the samples of the first row group, in the order of their members. Samples without a field for any column are left
+    out. Samples are counted in *account*. Same samples, same bytes.
 
     Holds: a row group several times, some 300 MB: it ends with the sample by which it has GROUP_BYTES of payloads, or
-    GROUP_ROWS. Raises: SampleError for a sample that has no place in the columns; the errors of *samples*;
-    StorageError.
+    GROUP_ROWS. Raises: SampleError for a sample that does not fit the columns, and for a word that no sample has a
+    field for; the errors of *samples*; StorageError.
     """
     pa = schema.import_arrow()
     file = SinkFile(sink)
@@ -111,8 +112,10 @@ class PayloadColumn(NamedTuple):
 class PayloadColumns:
     """The columns of *layout*, and the rows for the next row group.
 
-    If the layout names no words, samples add columns until the first row group is written.
-    `rows`: value by column for each sample that was added. `size`: bytes of their payloads.
+    Call `add` for each sample, `make_writer` once, before the first `take_table`, and `take_table` for each row group;
+    at the end `check_words`. If the layout names no words, samples add columns until `make_writer` is called.
+    `rows`: value by column for each sample that was added since the last `take_table`. `size`: bytes of their payloads.
+    Raises: SampleError for a word of *layout* that can't be a column.
     """
 
     def __init__(self, layout: ParquetLayout) -> None:
@@ -134,9 +137,9 @@ class PayloadColumns:
                     )
 
     def _make_column(self, name: str, sources: Iterable[str]) -> PayloadColumn:
-        """Return the new column *name* for fields called *sources*, which decide its kind.
+        """Return the new column *name* for fields called *sources*, which decide its kind, unless it is to be binary.
 
-        Raises: SampleError for a bad name.
+        Raises: SampleError for a name that begins and ends with two underscores.
         """
         if name.startswith("__") and name.endswith("__"):
             raise SampleError(f"no column of a field may be called {name!r}: -f 'new={name}' gives it another name")
@@ -145,9 +148,9 @@ class PayloadColumns:
     def add(self, sample: Sample) -> bool:
         """Add a row for *sample*, and return True; return False, without a row, if it has no field for any column.
 
-        A column that it has no field for stays null. If the layout names no words, a new field adds a column until the
-        first row group is written. Raises: SampleError for a key or text that is not UTF-8, a payload that is too
-        large, a field that can't be a column, or two fields for one column.
+        A column that it has no field for stays null. If the layout names no words, a new field adds a column until
+        `make_writer` is called. Raises: SampleError for a key or text that is not UTF-8, a payload that is too large, a
+        field that can't be a column, or two fields for one column.
         """
         try:
             key = sample.raw_key.decode()
@@ -169,9 +172,9 @@ class PayloadColumns:
         return bool(pairs)
 
     def _pair_all(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return each member of *sample* with its column. A new column follows the column of the previous member.
+        """Return (column, member) for each member of *sample*. A new column follows that of the previous member.
 
-        Raises: SampleError if no column can be added.
+        Raises: SampleError if no column can be added, or a name is not UTF-8.
         """
         pairs: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
@@ -186,7 +189,7 @@ class PayloadColumns:
         return pairs
 
     def _check_new(self, sample: Sample, name: str) -> None:
-        """Raise SampleError if there can be no column *name* for a field of *sample*."""
+        """Raise SampleError if no column *name* can be added for *sample*: it is "", or `make_writer` was called."""
         if not name:
             fault = ": its name has no dot, so it has no field, and no column; -f names the fields to write"
             raise failure_of(sample, fault)
@@ -198,7 +201,10 @@ class PayloadColumns:
             raise failure_of(sample, f"{fault}, and no column can be added now: name all of them, as -f '{every}'")
 
     def _pair_chosen(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return the members that the words choose, each with its column, in the order of the words."""
+        """Return (column, member) for each word, in their order: the member is that of its first choice in *sample*.
+
+        A word without any choice in *sample* is skipped.
+        """
         pairs = []
         if self._unseen:
             self._seen.update(dict.fromkeys(map(field_name, sample.members)))
@@ -233,7 +239,7 @@ class PayloadColumns:
     def make_writer(self, file: Any) -> Any:
         """Return a `ParquetWriter` of these columns to *file*, a file of pyarrow. No column can be added after that.
 
-        Raises: SampleError if there is no column that the layout calls binary.
+        Raises: SampleError if there are columns, and one that the layout calls binary is not among them.
         """
         import json
 

@@ -118,7 +118,8 @@ def samples(
     A list for a recipe, and for a table that names URLs, so that these can be checked first; else an iterator.
     *plan*: its name, and how paths are resolved. *choice*: the columns of a table that become fields, and its keys.
     *dots*: the dot that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
-    Raises: SampleError, naming the line.
+    Raises: SampleError, naming the line, for a bad header, recipe, key or cell; UsageError for a bad URL. For rows the
+    iterator raises them.
     """
     if form == "recipe":
         textrows.check_no_utf16(file, plan.name)
@@ -174,7 +175,7 @@ class PlanColumn(NamedTuple):
 
 
 def parse_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
-    """Return the columns that *cells*, of the header on this *line* of *plan*, name.
+    """Return a `PlanColumn` for each of *cells*, the header on this *line* of *plan*.
 
     Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
     """
@@ -232,8 +233,8 @@ def plan_table(
     *columns*: (index of the cell, column) for each field. An empty cell is an empty field; in a column that is read
     from URLs, the sample lacks the field. *key_column*: for messages; "" if no column has the keys.
 
-    Raises: SampleError, naming line and column, for a bad key or URL, a sample without a field, or with the key of the
-    one before.
+    Raises: SampleError, naming line and column, for a bad key, an input that *plan* may not name, a sample without a
+    field, or with the key of the one before; UsageError for a cell that should be a URL and is none.
     """
     last_key, last_line = "", 0
     for index, (line, cells) in enumerate(rows):
@@ -258,7 +259,7 @@ def plan_table(
 def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: int) -> PlannedMember:
     """Return the member *path* for a *cell* of *column*: the cell is the payload, or the URL to read it from.
 
-    Raises: SampleError, naming *plan* and *line*, for a bad URL.
+    Raises: SampleError, naming *plan* and *line*, for an input that the plan may not name; UsageError for a bad URL.
     """
     if not column.reads:
         return PlannedMember(path, text_payload(path, cell))
@@ -273,7 +274,8 @@ def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, l
 def plan_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
     """Yield the members of a recipe: lines `NAME SOURCE`. Empty lines are skipped.
 
-    SOURCE is `text:` and the payload itself, or a path or URL. Raises: SampleError, naming the line.
+    SOURCE is `text:` and the payload itself, or a path or URL. Raises: SampleError, naming the line, for a bad name, a
+    missing source, text that is not UTF-8, and an input that *plan* may not name; UsageError for a bad URL.
     """
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\n").removesuffix("\r").lstrip(" \t")
@@ -371,7 +373,10 @@ def describe_line(line: int, column: str) -> str:
 
 
 def add_plan_place(error: TarToolsError, part: PlannedMember, name: str, advice: str = "") -> StorageError:
-    """Return a StorageError like *error*, of reading *part*, with its place in the plan *name*, and *advice*."""
+    """Return a StorageError like *error*, of reading *part*, with its place in the plan *name*, and *advice*.
+
+    *advice*: text to put behind the place, with its own separator; "" for none.
+    """
     return StorageError(
         f"{error.message} ({shown(name)}: {describe_line(part.line, part.column)}{advice})",
         url=error.url,
@@ -382,7 +387,7 @@ def add_plan_place(error: TarToolsError, part: PlannedMember, name: str, advice:
 def warn_of_file_names(planned: Iterable[PlannedSample], account: Account, name: str) -> Iterator[PlannedSample]:
     """Yield *planned* unchanged; warn if the first sample reads no file, but has the name of one as a payload.
 
-    Then an @ was forgotten in the header. *name*: of the plan, for the warning by *account*.
+    This means that an @ was forgotten in the header. *name*: of the plan, for the warning by *account*.
     """
     first = True
     for sample in planned:
@@ -444,7 +449,7 @@ def build_samples(planned: Iterable[PlannedSample], account: Account, name: str 
 def build_member(part: PlannedMember, name: str = "") -> Member:
     """Return the member for *part* of the plan *name*; its payload is read now.
 
-    Raises: StorageError, with the place in the plan, if its URL cannot be read.
+    Raises: StorageError if its URL cannot be read, with the place in the plan if `part.line` says it.
     """
     if part.url is None:
         return tar.new_member(part.path, part.payload)

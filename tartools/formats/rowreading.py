@@ -30,7 +30,8 @@ class JsonText(Number):
 class Row(NamedTuple):
     """A row of a table.
 
-    `place`: in its file, for messages: "line 3" or "row 3". `values`: by column; columns without a value are absent.
+    `place`: in its file, for messages: "line 3", "row 3" or "image 3". `values`: by column; columns without a value are
+    absent.
     """
 
     place: str
@@ -40,10 +41,12 @@ class Row(NamedTuple):
 def read_rows(url: str, encoding: str | None = None) -> list[Row]:
     """Return the rows of the table *url*, whose suffix is its format: csv, tsv, jsonl or parquet.
 
-    Values are text, bytes, numbers, lists and objects; a number in JSON is a `Number`. In CSV and TSV all values are
-    text. *encoding*: of text; None: UTF-8.
+    A suffix such as .gz may follow, unless it is Parquet. In CSV and TSV all values are text; an empty cell is "". In
+    JSON lines, a number is a `Number`, a list or object a `JsonText`. In Parquet, values are bytes, text, numbers,
+    lists, objects, and lists of `FileInList`. Null is no value. *encoding*: of text; None: UTF-8.
 
-    Holds: all rows. Raises: UsageError for another suffix; SampleError, naming line or row; TarFormatError.
+    Holds: all rows. Raises: UsageError for another suffix; SampleError, naming line or row; TarFormatError for a
+    damaged file; StorageError.
     """
     form = _table_format(url)
     if form is None:
@@ -66,7 +69,10 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 
 
 def _json_rows(file: Iterable[bytes], url: str) -> Iterator[Row]:
-    """Yield the rows of the JSON lines in *file*, called *url*; null is no value. Raises: SampleError."""
+    """Yield the rows of the JSON lines in *file*, called *url*; null is no value, a list or object is a `JsonText`.
+
+    Raises: SampleError, naming the line, for a line that is no JSON object.
+    """
     text = b""
 
     def lines() -> Iterator[bytes]:
@@ -105,7 +111,11 @@ def texts_of_values(line: str) -> dict[str, str]:
 
 
 def _parquet_rows(url: str) -> Iterator[Row]:
-    """Yield the rows of the Parquet file *url*. Raises: SampleError, naming the row; TarFormatError."""
+    """Yield the rows of the Parquet file *url*; null is no value.
+
+    Raises: SampleError for a value that can't be read, such as a picture that is only a path; TarFormatError for a
+    damaged file; StorageError.
+    """
     with open_parquet(url, seekable.open_seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
         table.check_names()
         first = 1
@@ -125,14 +135,14 @@ def is_text_table(url: str) -> bool:
 
 
 def _table_format(url: str) -> str | None:
-    """Return the format of the table *url* by its suffix, before a suffix such as .gz; None if it is unknown."""
+    """Return "csv", "tsv", "jsonl" or "parquet", by the suffix of *url*, before one such as .gz; None for any other."""
     return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
 
 
 def convert_number_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
-    """Replace the text cells of each column in *names* by numbers in *rows*, if all cells of the column are numbers.
+    """Replace the text cells of each column in *names* by a `Number` in *rows*, if all its cells are JSON numbers.
 
-    Empty cells of such a column are removed. So a column is of one type in all rows.
+    Empty cells don't count, and are removed from such a column. So a column is of one type in all rows.
     """
     for name in names:
         cells = [row.values[name] for row in rows if row.values.get(name)]
@@ -146,11 +156,13 @@ def convert_number_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
 
 
 def read_coco(url: str) -> list[Row]:
-    """Return a row for each picture of the COCO file *url*: `file_name`, and `json` with all that it says.
+    """Return a row for each picture of the COCO file *url*, with the values `file_name` and `json`.
 
-    `json` is the object of the picture with the list `annotations`, each with the name of its category as `category`.
+    `json` is the object of the picture, as a dict, with the list `annotations` of its annotations, each with the name
+    of its category as `category`.
 
-    Holds: the whole file, some six times its size. Raises: SampleError if it is not such a file.
+    Holds: the whole file, some six times its size. Raises: SampleError if it is no JSON, no COCO file, or has an
+    annotation of no picture or no category; StorageError.
     """
     from tartools.samples.payloads import parse_json
 
@@ -196,9 +208,11 @@ def _objects_in(content: dict[str, Any], name: str, required: Sequence[str], url
 
 
 def _name_categories(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> dict[str, Any]:
-    """Return *annotation* without the id of its picture, and with the name of its category, and of each segment's.
+    """Return a copy of *annotation* without `image_id`, and with `category`, the name of its category, if it has one.
 
-    Raises: SampleError, naming the file *url*, for a category that is not in *categories*.
+    `category` is also added to the segments of panoptic files. *categories*: id -> name.
+
+    Raises: SampleError, naming the file *url*, for an id that is not in *categories*.
     """
     result = {name: value for name, value in annotation.items() if name != "image_id"}
     if "category_id" in result:

@@ -69,7 +69,7 @@ def check_utf8(text: bytes, place: str, url: str) -> None:
 
 
 def check_no_utf16(file: io.BufferedReader, url: str) -> None:
-    """Raise SampleError if *file* begins as UTF-16 or UTF-32 text."""
+    """Raise SampleError, with *url* and advice, if *file* begins as UTF-16 or UTF-32 text. Its position stays."""
     if advice := utf16_advice(file.peek(4)[:4]):
         raise SampleError(advice, url=url)
 
@@ -133,11 +133,11 @@ def parse_title(title: str, form: str = "tsv") -> tuple[str, bool]:
 def read_table(
     file: io.BufferedReader, form: str, name: str, noun: str = "table"
 ) -> tuple[int, list[str], Iterator[TextRows]]:
-    r"""Return line and cells of the header of the table in *file*, of *form* tsv or csv, and the rows below it.
+    r"""Return (line number of the header, its cells, the rows below it) of the table in *file*, of *form* tsv or csv.
 
     Messages call it *noun*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
-    the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for what is not
-    UTF-8.
+    the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for bytes that are
+    not UTF-8.
 
     Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name* and the line, for a table without a
     header, and for rows that are not *form* or have another number of cells than the header, after the rows before
@@ -158,9 +158,10 @@ def read_table(
 
 
 def _check_widths(batches: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
-    """Yield the rows of *batches*, without empty lines. Raises: SampleError for one with another number of cells.
+    """Yield the rows of *batches*, without empty lines, unless the table is a TSV of one column.
 
-    *form*: "tsv" or "csv"; *name*: of the table. Rows before the bad one are yielded first.
+    *form*: "tsv" or "csv"; *name*: of the table. Raises: SampleError for a row with another number of cells than the
+    first, or a first row that is not *form*; rows before the bad one are yielded first.
     """
     width = 0
     for batch in batches:
@@ -184,7 +185,7 @@ def _check_widths(batches: Iterable[TextRows], form: str, name: str) -> Iterator
 
 
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
-    """Raise SampleError if *row* has not *width* cells, or looks as if something else separates its only cell.
+    """Raise SampleError if *row* has not *width* cells, or has one cell that looks like several of another format.
 
     *line*: its number. *form*: "tsv" or "csv". *name*: of the table.
     """
@@ -206,7 +207,7 @@ def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: s
 def _read_tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
     """Yield the rows of the TSV in *file*; an empty line is a row of one empty cell.
 
-    Raises: SampleError, naming *name* and line, for a bad escape.
+    Raises: SampleError, naming *name* and line, for a bad escape, after the rows before it.
     """
     first = 1
     while data := file.read(ROWS_CHUNK_BYTES):
@@ -342,7 +343,7 @@ def read_objects(
 def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
     """Return the JSON object *text*; if *exact*, with its numbers as `Number`.
 
-    Raises: SampleError if it is not JSON, is no object, or has a name twice in one.
+    Raises: SampleError if it is not JSON, is no object, or if an object in it has a name twice.
     """
     from json import JSONDecodeError
 
@@ -391,8 +392,9 @@ def read_packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFor
     """Yield (keys, packed fields) of adjacent rows in *file*, which is *form*: tsv, csv or jsonl.
 
     *rows*: which columns are read, and where keys end that are file names. A row's packed fields are marshalled pairs
-    (field, payload); only the payload for a table with one field, whose name `rows.single` is then. An empty cell of
-    TSV and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
+    (field, payload). If all rows are in one TSV or CSV file and have one field, they are only its payload, and its name
+    is set as `rows.single` before the first rows. An empty cell of TSV and CSV is an empty field; in JSON lines, null
+    and names that an object lacks are no field.
     Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":

@@ -91,9 +91,10 @@ def make_lines(
 ) -> TableLines:
     """Yield lines of the form of *table*, one for each sample of *batches*; return the columns that stayed empty.
 
-    The lines of a batch may come together. Samples are counted in *account*. A value that a sample lacks is written as
-    `missing` of *table*. Values are text; in jsonl, values inside JSON fields keep their type. After *max_rows* rows
-    reading stops.
+    The generator returns these as `EmptyColumns`. There is no header: `add_header` adds it. The lines of a batch may
+    come together. Samples are counted in *account*.
+    A value that a sample lacks is written as `missing` of *table*. Values are text; in jsonl, values inside JSON fields
+    keep their type. After *max_rows* rows reading stops; None: after all.
 
     Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
     `missing` is None.
@@ -138,9 +139,9 @@ def make_lines(
 def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> bytes | None:
     """Return the TSV lines of all samples of *batch* at once; None if they have to be made one by one.
 
-    None unless each sample has exactly one member for each of *columns*, none of them is compressed, and all values are
-    UTF-8 text in which nothing is escaped. *verbatim*: True if the final newline of a payload is part of the value,
-    which has to be escaped then.
+    None unless each of *columns* is `__key__` or a field, by its first name, that each sample has exactly once and that
+    is not compressed, and all values are UTF-8 text in which nothing is escaped. *verbatim*: True if the final newline
+    of a payload is part of the value, which has to be escaped then.
     """
     combinations = batch.combinations()
     cells: list[Sequence[bytes | bytearray]] = []
@@ -184,7 +185,10 @@ def add_header(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
 
 
 def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
-    """Raise SampleError if a column of *table* is empty in all *parts* of the input; not if these have no samples."""
+    """Raise SampleError if a column of *table* is empty in all *parts*, which `make_lines` returned for the input.
+
+    Nothing is raised if they have no samples.
+    """
     fields = dict.fromkeys(chain.from_iterable(part.fields for part in parts))
     lost = " ".join(name for name in table.names if all(name in part.unseen for part in parts))
     if lost and fields:
@@ -197,9 +201,9 @@ def _key_returns_later(
 ) -> bool:
     """True if another sample with the key of *sample* follows in the same shard.
 
-    *following*: the values and samples that come next. If the shard is a plain file, up to MAX_KEYS_REMEMBERED of them
-    are read to find that out; from other sources, which could take any time, none is. Keys that *account* knows to
-    return need no read.
+    *following*: an iterator of the values and samples that come next. If the shard is a plain file, up to
+    MAX_KEYS_REMEMBERED of them are taken from it to find that out; from other sources, which could take any time, none
+    is. Keys in `account.returning_keys` need no read.
     """
     if account.returning_keys.get(sample.raw_key) == sample.shard:
         return True

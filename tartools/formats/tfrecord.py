@@ -49,14 +49,14 @@ ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, can_
 def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
     """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
 
-    *choice*: the features that become fields, and the keys: without a feature `__key__` or a column of keys, they are
-    made of the number of the record in all files. *dots*: where a key ends that is the name of a file: at its "first"
-    or "last" dot; None: at the last one before a known suffix. Members are in the order of their names. Features
-    without a value are no fields, which is told at the end. A record without any field is left out, and reported as an
-    omission.
+    *choice*: the features that become fields, and the keys: without a feature `__key__` or a column of keys, `keys`
+    makes them, of features or the number of the record in all files, from 0. *dots*: where a key ends that is the name
+    of a file: at its "first" or "last" dot; None: at its only dot, before a known suffix. Members are in the order of
+    their names. Features without a value are no fields; *account* warns of them at the end. Records without any field
+    are left out, and reported as an omission.
 
     Holds: one record, three times. Raises: SampleError for a record that is no sample, and for words of which no record
-    had a feature; TarFormatError for a damaged file.
+    had a feature; TarFormatError for a damaged file; StorageError, also if protobuf or google-crc32c is missing.
     """
     examples, empty_rows = Examples(choice, dots), EmptyRows("record")
     for url in urls:
@@ -86,7 +86,8 @@ def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots
 def open_records(stream: Stream, url: str) -> io.BufferedReader:
     """Return the bytes of the TFRecord file in *stream*, the file *url*, decompressed if they are not plain.
 
-    The first length and its checksum decide, because a length may begin as compressed data do.
+    The first length and its checksum decide, because a length may begin as compressed data do. The caller closes
+    *stream*. Reading raises TarFormatError if compressed data are damaged.
     """
     head = first_bytes(stream, FRAME_HEAD_BYTES)
     records: Stream = PrependedStream(stream, head)
@@ -127,11 +128,12 @@ def read_records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes
 
 
 class Examples:
-    """Makes samples of records, one after the other.
+    """Makes samples of records, one after the other: `make_sample` for each record, and then `check_words`.
 
     *choice*: the features that become fields, with new names, and the keys. *dots*: where a key ends that is the name
-    of a file: at its "first" or "last" dot; None: at the last one before a known suffix.
-    `empty`: count of features without a value. `first_empty`: the place of the first one.
+    of a file: at its "first" or "last" dot; None: at its only dot, before a known suffix.
+    `empty`: count of features without a value. `first_empty`: the place of the first one, for a message; "" if none.
+    Raises: StorageError if protobuf or google-crc32c is not installed.
     """
 
     def __init__(self, choice: RowChoice, dots: Dots) -> None:
@@ -183,9 +185,10 @@ class Examples:
         return Sample(key.encode("utf-8", "surrogateescape"), members, url)
 
     def _key(self, values: dict[str, bytes]) -> str:
-        """Return the key of a record by the choice, unless a feature `__key__` has it; *values*: payloads by field.
+        """Return the key that the choice gives a record: from its column of keys, else by its template.
 
-        Raises: SampleError for a missing or bad one.
+        A feature `__key__`, which takes precedence over a template without columns, is not looked at. *values*:
+        payloads by field. Raises: SampleError for a missing or bad key.
         """
         if self._choice.key is not None:
             name = self._choice.key_in(values)
@@ -195,7 +198,10 @@ class Examples:
         return self._choice.keys(self._index, lambda name: key_text(values[name], name))
 
     def _features(self, record: bytes) -> Any:
-        """Return the features in *record*. Raises: SampleError if it is no Example."""
+        """Return a mapping of the features in *record*: name -> `tf.train.Feature`.
+
+        Raises: SampleError if it is no Example.
+        """
         try:
             example = self._message.FromString(record)
         except self._bad:
@@ -205,11 +211,9 @@ class Examples:
         return example.features.feature
 
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:
-        """Return the payloads of *features* by field, sorted by the name of the feature.
+        """Return the payloads of *features* by field, sorted by the name of the feature; count those without a value.
 
-        Count the features without a value.
-
-        *url*: the file, for the place of the first such feature. Raises: SampleError if two are one field.
+        *url*: the file, for `first_empty`. Raises: SampleError if two are one field.
         """
         values_by_field: dict[str, bytes] = {}
         for name in sorted(features):
@@ -235,10 +239,11 @@ class Examples:
 
 
 def feature_payloads(field: str, kind: str, values: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield (field, payload) for the *values* of a feature of this *kind*, whose field is *field*.
+    """Yield (field, payload) for the *values*, at least one, of a feature of this *kind*, whose field is *field*.
 
-    One value is the payload: bytes as they are, a number as text. Several bytes are FIELD.0, FIELD.1 and so on; several
-    numbers are a JSON list. A float is written with as many digits as tell it from others of 32 bits.
+    *kind*: "bytes_list", "float_list" or "int64_list". One value is the payload: bytes as they are, a number as text.
+    Several bytes are FIELD.0, FIELD.1 and so on; several numbers are a JSON list. A float is written with as many
+    digits as tell it from others of 32 bits.
     """
     if kind == BYTES_FEATURE:
         for number, value in enumerate(values):
@@ -267,8 +272,8 @@ def _float_text(value: float) -> str:
 def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColumns) -> Iterator[bytes]:
     """Yield the bytes of a TFRecord file, in pieces: a `tf.train.Example` for each of *samples*, in order.
 
-    It has a feature for each field that is *chosen*, and `__key__`; each is one value of bytes. They are sorted by
-    name. A sample without such a field is left out. Samples are counted in *account*.
+    An Example has a feature for each field that is *chosen*, and `__key__`, sorted by name; each is one value of bytes.
+    A sample without any chosen field is left out. Samples are counted in *account*.
 
     Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for samples above 2 GiB,
     and at the end, if no sample had a field that was asked for.
@@ -356,7 +361,7 @@ def check_protobuf() -> None:
 
 
 def masked_crc(data: bytes) -> bytes:
-    """Return the masked CRC-32C of *data*, as it stands in a file.
+    """Return the masked CRC-32C of *data*, in the 4 bytes that a TFRecord file has for it.
 
     >>> masked_crc(LENGTH_STRUCT.pack(24)).hex()  # the first bytes of every file of TensorBoard
     'a37f4b22'
@@ -399,7 +404,7 @@ message_type {
 def example_class() -> Any:
     """Return the class of `tf.train.Example`, the message that TensorFlow's example.proto and feature.proto describe.
 
-    Its pool is its own: TensorFlow, in the same program, has these names in the default one.
+    It is in a descriptor pool of its own: TensorFlow, in the same program, has these names in the default one.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 

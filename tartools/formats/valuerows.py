@@ -23,10 +23,11 @@ from tartools.tables.source import open_parquet
 
 
 class TextValues:
-    """The rows of tables of text, as columns for a table; in a temporary file until the types of all columns are known.
+    """The rows of tables of text, as columns for a table: `add` all rows, then read `rows`, `schema` and `batches`.
 
-    *tmpdir*: folder of the temporary file; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so
-    far; numbers, text, lists and objects have the types that tarindex gives.
+    The rows are in a temporary file until then, because only all of them give the types of the columns. *tmpdir*:
+    folder of this file; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so far; numbers, text,
+    lists and objects have the types that tarindex gives.
     """
 
     def __init__(self, tmpdir: str | None) -> None:
@@ -129,7 +130,11 @@ class ParquetValues:
         return open_parquet(self._url, buffer=column_buffer_bytes(self._url))
 
     def keys(self) -> Iterator[list[bytes]]:
-        """Yield the keys of adjacent rows, in order. Raises: SampleError, naming the row, for null or an empty key."""
+        """Yield the keys of adjacent rows, in order; those that are names of files end where `row_format.dots` says.
+
+        Raises: SampleError, naming the row, for a key that is null, empty or has a NUL; TarFormatError for a damaged
+        file.
+        """
         first = 1
         with self._open() as table:
             for batch in read_small_batches(table, [self._key]):

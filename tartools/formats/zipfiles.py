@@ -59,8 +59,9 @@ def samples(
     warning. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437. Samples are
     counted in *account*.
 
-    Holds: one sample, and 600 bytes for each member of a file. Raises: SampleError for members that can't be read,
-    TarFormatError for a damaged file, StorageError.
+    Holds: one sample, and 600 bytes for each member of a file. Raises: SampleError for members that can't be read, and
+    for a sample without a class; UsageError for stdin if classes are numbered; TarFormatError for a damaged file;
+    StorageError.
     """
     urls = list(urls)
     numbers = (
@@ -81,8 +82,8 @@ def samples(
 def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tuple[BinaryIO, ZipSamples]]:
     """Yield (open file, its `ZipSamples`) for each of *urls*; the file is closed when the next is asked for.
 
-    *encoding*: of names that do not say that they are UTF-8. Raises: SampleError for members that can't be read, such
-    as encrypted ones; TarFormatError for a damaged file; StorageError.
+    *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437. Raises: SampleError
+    for members that can't be read, such as encrypted ones; TarFormatError for a damaged file; StorageError.
     """
     from tartools.storage import seekable  # brings what remote URLs need
 
@@ -94,7 +95,8 @@ def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tupl
 def _class_labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of the zip files *urls*: the name of the directory that it is in.
 
-    *field*: the field for it, for the message. *encoding*: of names that do not say that they are UTF-8.
+    Samples in no directory and those without a field are skipped. *field*: the field for the class, for the message.
+    *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437.
     Raises: UsageError for stdin, which could not be read again; SampleError, TarFormatError and StorageError for the
     files.
     """
@@ -134,11 +136,14 @@ def add_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
 class ZipSamples:
     """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
+    `len(zipped)` is their number, `zipped[number]` the members of one; `read_sample` reads it from a file opened again
+    or from *file*, which is not kept.
+
     `start`: the byte at which the directory begins.
     `specials`: links and special files, (name, kind).
     `left_out`: files that systems add, and those in hidden folders.
     `returning_keys`: keys that return after other keys, among the first 10,000 samples.
-    `names`: reads names, in *encoding* where it is given.
+    `names`: decodes names that do not say that they are UTF-8, in *encoding*; None: as UTF-8, or else code page 437.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
     Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
@@ -163,11 +168,15 @@ class ZipSamples:
         self._group_members(infos)
 
     def failure(self, message: str, at: int) -> TarFormatError:
-        """Return the error with this message and the offset *at*, in bytes."""
+        """Return the error with this message, the URL of the zip file, and the offset *at*, in bytes."""
         return TarFormatError(message, url=self.url, offset=at)
 
     def _raise_open_error(self, file: BinaryIO, error: Exception) -> NoReturn:
-        """Raise the error that explains *error* of `zipfile`: of the system, damage, truncated, or no zip file."""
+        """Raise the error that explains *error*, which `zipfile` raised when it opened *file*.
+
+        Raises: OSError if the system refused to read; TruncatedError; TarFormatError if the directory is damaged, or
+        this is no zip file.
+        """
         for cause in (error, error.__context__):
             if isinstance(cause, OSError) and cause.errno != errno.EINVAL:  # that is a seek to a place there is not
                 raise cause
@@ -193,7 +202,10 @@ class ZipSamples:
             raise self.failure(f"the directory lists {len(infos)} members, and its end says {count}", end)
 
     def _check_places(self, file: BinaryIO, infos: list[zipfile.ZipInfo]) -> None:
-        """Raise TarFormatError if members overlap each other or the directory, or if some are not listed."""
+        """Raise TarFormatError if members overlap each other or the directory, or if some are not listed.
+
+        The latter is noticed only if *file* begins with a member.
+        """
         at, gap = 0, 0  # where a member ended, and where some may be that are not listed
         for info in sorted(infos, key=lambda info: info.header_offset):
             if info.header_offset < at:
@@ -231,9 +243,10 @@ class ZipSamples:
             self._samples[-1].append(info)
 
     def _is_member(self, info: zipfile.ZipInfo, path: bytes) -> bool:
-        """True if *info*, with this *path*, is a member of a sample; else note links, special and system files.
+        """True if *info*, with this *path*, is a member of a sample.
 
-        Raises: TarFormatError for a directory that has a payload.
+        False for directories, and for links, special files, files that systems add and those in hidden folders, which
+        are added to `specials` or `left_out`. Raises: TarFormatError for a directory that has a payload.
         """
         kind = stat.S_IFMT(info.external_attr >> 16) if info.create_system in UNIX_SYSTEMS else 0
         if path.endswith(b"/"):
@@ -255,7 +268,7 @@ class ZipSamples:
         return self._samples[number]
 
     def read_sample(self, file: BinaryIO, number: int) -> Sample:
-        """Return sample *number*, with the payloads read from *file*.
+        """Return sample *number*, from 0, with the payloads read from *file*, the zip file.
 
         Raises: TarFormatError if one is damaged; StorageError.
         """
@@ -323,7 +336,8 @@ class ZipSamples:
     def read_member(self, file: BinaryIO, info: zipfile.ZipInfo) -> Member:
         """Return the member for the directory entry *info*, its payload read from *file*; mode 0644, owner and time 0.
 
-        Holds: its payload, above MAX_PAYLOAD_IN_MEMORY in a scratch file. Raises: TarFormatError, StorageError.
+        Holds: its payload, above MAX_PAYLOAD_IN_MEMORY in a scratch file. Raises: TarFormatError if it is damaged;
+        StorageError.
         """
         path, source = path_of_member(info), join_chunks(self.chunks(file, info))
         return Member(path, source, 0, 0, info.file_size, tar.encode_header(path, info.file_size))
@@ -392,7 +406,7 @@ def _write_member(archive: zipfile.ZipFile, member: Member, sample: Sample) -> N
 def _member_name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
     """Return the name of *member*, of *sample*, for *archive*.
 
-    Raises: SampleError if it is there already, or can't be one.
+    Raises: SampleError if *archive* has a member of this name already, or if no name in a zip file can be this one.
     """
     wrong = ""
     if len(member.path) > MAX_ZIP_NAME_BYTES:
@@ -416,7 +430,8 @@ def _member_name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> st
 class _MemberBuffer:
     """The file that zipfile writes to: it holds one member, and `flush_member` passes that on to *sink*.
 
-    A member above MAX_MEMBER_IN_MEMORY is in a scratch file. It is held because zipfile rewrites its header at its end.
+    Call `flush_member` after each member, and after the end of the archive. A member above MAX_MEMBER_IN_MEMORY is in a
+    scratch file. It is held because zipfile rewrites its header at its end.
     """
 
     def __init__(self, sink: Sink) -> None:

@@ -30,9 +30,9 @@ def path_of_member(info: zipfile.ZipInfo) -> bytes:
 class ZipNames:
     """Decodes the names of members of the zip file *url*: in *encoding* where they do not say that they are UTF-8.
 
-    Without an encoding, a name that happens to be UTF-8 is read so, and others as code page 437, as the format says.
-    `guessed`: the first MAX_GUESSED_NAMES that were read as code page 437. `backslashes`: names in which backslashes
-    separate folders.
+    Call `set_filenames`, then `warnings`. If *encoding* is None, a name that happens to be UTF-8 is read so, and others
+    as code page 437, as the format says. `guessed`: the first MAX_GUESSED_NAMES that were read as code page 437, as
+    bytes. `backslashes`: names in which backslashes separate folders.
     """
 
     def __init__(self, url: str, encoding: str | None) -> None:
@@ -57,7 +57,10 @@ class ZipNames:
             info.filename = name
 
     def _decode_name(self, info: zipfile.ZipInfo) -> str:
-        """Return the name of *info*, which is not ASCII and does not say that it is UTF-8. Raises: SampleError."""
+        """Return the name of *info*, which is not ASCII and does not say that it is UTF-8.
+
+        Raises: SampleError if it is not in the encoding of this `ZipNames`.
+        """
         raw = raw_name(info)
         if name := unicode_path(info.extra, raw):
             return name
@@ -90,7 +93,7 @@ class ZipNames:
 
 
 def unicode_path(extra: bytes, raw: bytes) -> str:
-    """Return the name in UTF-8 that the extra fields of a member have for its *raw* name; "" if they have none.
+    """Return the name that a Unicode path in the *extra* fields of a member gives for its *raw* name; "" if none does.
 
     >>> data = bytes([1]) + crc32(b"?").to_bytes(4, "little") + "é".encode()
     >>> unicode_path(EXTRA_FIELD.pack(UNICODE_PATH, len(data)) + data, b"?"), unicode_path(b"", b"?")

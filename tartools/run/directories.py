@@ -95,10 +95,16 @@ class SampleFailedError(Exception):
 
 
 class SampleDirectories:
-    """Makes the directories of samples in a private folder in *tmpdir*, and removes them.
+    """Makes the directories of samples in a private folder in *tmpdir* (None: the default), and removes them.
 
-    It has to be closed, which removes the folder, unless *options* say to keep it. If this process is killed before,
-    the `guard` removes it. Threads may share it. Raises: StorageError if the folder can't be made.
+    `write` makes them, `remove` releases the directory of one task, and `sweep` removes the released ones. It has to be
+    closed, which removes the folder, unless *options* say to keep it. If this process is killed before, the guard does
+    so. Threads may share it.
+
+    `folder`: the path of the private folder
+    `guard`: the `Guard` that removes the folder, and starts the commands
+
+    Raises: StorageError if the folder can't be made.
     """
 
     def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
@@ -127,7 +133,7 @@ class SampleDirectories:
         """Write each of *samples* to a directory of its own, with its members as files, and yield its task.
 
         Order: that of *samples*. A sample that can't be written is yielded too, with the reason in `failure`.
-        Holds: no payload once it is written. Raises: StorageError if the disk is full.
+        Holds: no payload once it is written. Raises: StorageError if the disk is full, or can't be written to.
         """
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)

@@ -85,8 +85,8 @@ class ExecutorEngine(Generic[Item, Result]):
 class Processes(Generic[Item]):
     """An engine that calls *work* in *workers* processes; an item whose process is lost is tried *retries* times more.
 
-    A thread waits for each process, starts it when it is needed first, and again if it is lost.
-    Raises: TypeError if *work* can't be pickled.
+    *work*: a generator function, which yields the results for an item. A thread waits for each process, starts it when
+    it is needed first, and again if it is lost. Raises: TypeError if *work* can't be pickled.
     """
 
     def __init__(self, work: Work[Item], workers: int, retries: int) -> None:
@@ -165,7 +165,10 @@ class Processes(Generic[Item]):
         return process
 
     def _end(self, process: _Process) -> int | None:
-        """Wait until *process* has ended, and forget it; return its exit status (negative: by that signal)."""
+        """Forget *process* and wait for its end; kill it after 5 seconds. Return its exit status.
+
+        The status is negative if a signal ended it.
+        """
         with self._lock:
             self._all.discard(process)
             return process.end()
@@ -184,8 +187,8 @@ class _Process:
     def exchange(self, message: bytes) -> bytes | None:
         """Send *message* to the process and return its reply; None if the process was lost.
 
-        The first message is the pickle of (folder, function), and its reply is b""; a later one is the pickle of an
-        item, and its reply the pickles of the results.
+        The first message is the pickle of (folder, function), and its reply is b"", or the pickle of a `Failure` if the
+        function can't be unpickled. A later one is the pickle of an item, and its reply the pickles of the results.
         """
         try:
             self._pipe.send_bytes(message)
@@ -210,8 +213,9 @@ class _Process:
 def _serve(pipe: Connection) -> None:
     """Answer requests from *pipe*, in the spawned process, until its other end is closed.
 
-    The first request is the pickle of (folder, function), and is answered by b"". Each later one is the pickle of an
-    item, and is answered by the pickles of the function's results, one after the other.
+    The first request is the pickle of (folder, function), and is answered by b"", or, if that can't be unpickled or
+    entered, by the pickle of a `Failure`, and then it returns. Each later one is the pickle of an item, and is answered
+    by the pickles of the function's results, one after the other.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
     with suppress(EOFError, OSError):

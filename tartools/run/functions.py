@@ -78,7 +78,8 @@ def map_samples(
     Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker, one sample and
     one of its results.
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
-    TypeError if it returns something else; what `read` and `TarWriter` raise. Nothing is written then.
+    TypeError if it returns something else; ValueError for *workers* below 1; what `read` and `TarWriter` raise. Nothing
+    is written then.
     """
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be 1 or more, not {workers}")

@@ -41,9 +41,9 @@ STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs whil
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
     """Return the *tasks* to run: tasks whose output is missing, or which failed last; with *redo* all.
 
-    *records*: the last record of each task in a log. Where a task to run has an output, it gets `force`. A directory
-    does not count as an output, because it does not appear whole. Nor does a file without bytes: it is what a crash of
-    the machine leaves of an output that was not on the disk yet.
+    *records*: the last record of each task in a log. A task whose output exists, but is run, gets `force`; with *redo*
+    `force` stays as it is. A directory does not count as an output, because it does not appear whole. Nor does a file
+    without bytes: it is what a crash of the machine leaves of an output that was not on the disk yet.
     Raises: StorageError if the existence of an output can't be determined.
     """
     failed = {key for key, entry in records.items() if entry["status"] == FAILED}
@@ -126,8 +126,8 @@ def run_tasks(
 
     *at_once*: how many the engine can run in parallel, for the count of running tasks. *window*: number of tasks that
     the engine gets at a time, those that have ended and wait to be taken included. With *fail_fast* no task begins
-    after one has failed; those that were not begun are not yielded. *jobs*: its `running` is kept current. Closing this
-    generator stops the engine.
+    after one has failed, and tasks that were not begun are not yielded; *window* is *at_once* then. *jobs*: its
+    `running` is kept current. Closing this generator stops the engine.
     """
     begun = ended = 0
     failed = False

@@ -114,9 +114,9 @@ def last_log_line(task: SampleTask) -> str:
 def _read_results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
     """Return the samples that the command of *task* left in its directory, or in the subdirectories with *subdirs*.
 
-    *reader*: reads a directory. *log*: field in which the output of the command is added to each sample; None: it is
-    not.
-    Raises: SampleFailedError.
+    Each subdirectory gives one sample, by default with the key KEY/NAME, in the order of names; a directory without
+    members gives none. *reader*: reads a directory. *log*: field in which the output of the command is added to each
+    sample; None: it is not added. Raises: SampleFailedError.
     """
     try:
         if not subdirs:
@@ -186,7 +186,7 @@ class _ResultReader:
         return next((name for name in sorted(others) if is_type_suffix(name.rpartition(".")[2])), "")
 
     def add_log(self, sample: Sample, field: bytes) -> Sample:
-        """Return *sample* with the output of the command as the field *field*.
+        """Return *sample* with the output of the command as the field *field*, compressed if its suffix names a codec.
 
         Raises: SampleFailedError if it has such a field, or has a key alone, without fields.
         """
@@ -203,7 +203,7 @@ class _ResultReader:
     def _list_fields(self, folder: bytes) -> dict[bytes, bytes]:
         """Return {field: path} of the files in *folder* that are members, or the key; others are ignored as scratch.
 
-        Links count if they lead to a file in the directory of the task.
+        Links count if they lead to a file in the directory of the task. Sets `files` and `has_only_files`.
         """
         base, prefix = self._base, self._base + b"."
         paths = {}

@@ -145,8 +145,8 @@ def check_item(item: str, code: Sequence[str]) -> None:
 def make_tasks(items: Iterable[str], command: Sequence[str], output: str, *, force: bool) -> list[Task]:
     """Return a task for each of *items*: *command* with its places filled, or with the item as its last word.
 
-    *output*: pattern of the outputs, such as "out/{/}". If it is empty, the pattern is the word after -o in *command*,
-    if that has a place, or else outputs are unknown. *force*: replace outputs that exist.
+    *output*: pattern of the outputs, such as "out/{/}", which are `expected`. If it is empty, the pattern is the word
+    after -o in *command*, if that has a place, or else outputs are unknown. *force*: replace outputs that exist.
 
     Raises: UsageError for two items with one output, for an item that another one writes, for an item that a shell
     would read as code, and for a pattern that names no object.

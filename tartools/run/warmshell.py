@@ -97,11 +97,16 @@ def make_loop_program(command: str, environment: Mapping[bytes, bytes], logged: 
 class WarmShell:
     """A long-lived shell that runs *command* for one task after the other.
 
-    `start(words, **options)`: starts the shell in the folder with the tasks' directories, and returns its `Child`
-    `name`: what the shell is called in its messages ($0)
-    `environment`: of the shell; `lines`: makes the pipe for its output, None for our stderr
-    `logged`: True if the output of a task goes to its directory's log instead
-    `is_reusable`: True if it can run another task; `child`: its process
+    For each task call the method `start`, then `wait`. `end` kills the shell.
+
+    *start*: called as `start(words, **options)`, with arguments of `subprocess.Popen`; starts the shell in the folder
+        with the tasks' directories, and returns its `Child`
+    *name*: what the shell is called in its messages ($0)
+    *environment*: of the shell
+    *lines*: makes the pipe for its output; None: it goes to our stderr
+    *logged*: True if the output of a task goes to its directory's log instead
+    `is_reusable`: True if it can run another task
+    `child`: its process
 
     Raises: OSError if it can't be started.
     """

@@ -125,7 +125,7 @@ class Account:
             setattr(self, name, 0)
 
     def warn(self, text: str) -> None:
-        """Report *text*, a warning that does not change the output."""
+        """Report *text*, a warning that does not change the output, unless `quiet`."""
         if not self.quiet:
             self.say(text)
 
@@ -136,7 +136,7 @@ class Account:
         self.warned_empty = True
 
     def record_returning_key(self, key: bytes, shard: str) -> None:
-        """Record that *key* returns in *shard* after other keys, so that its sample is torn; the first call warns."""
+        """Record that *key* returns in *shard* after other keys, and is read as two samples; the first call warns."""
         if not self.returning_keys:
             name = key.decode("utf-8", "surrogateescape")
             self.warn(
@@ -203,8 +203,8 @@ class Phase(NamedTuple):
 class RepeatedKeyDetector:
     """Detects keys that return after other keys, among the first `MAX_KEYS_REMEMBERED` samples of one shard.
 
-    *report*: called with each key that returns. `remaining`: further samples whose keys will be compared; a caller may
-    set it to 0, to end that.
+    Call `add` with the keys of all samples, in order. *report*: called with each key that returns.
+    `remaining`: further samples whose keys will be compared; a caller may set it to 0, to end that.
     Holds: the keys compared so far, until there are 10,000.
     """
 

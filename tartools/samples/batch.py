@@ -55,7 +55,7 @@ class SampleColumns(Protocol):
     def __len__(self) -> int: ...
 
     def column(self, name: str) -> Any | None:
-        """Return the column *name*, a `pyarrow.Array`; None if there is no such column."""
+        """Return the column *name*, a `pyarrow.Array` with a value for each sample; None if there is no such column."""
 
     def values(self, name: str) -> Sequence[Any] | None:
         """Return the value of the column *name* for each sample, None for null; None if there is no such column."""
@@ -83,7 +83,8 @@ class Batch:
 
     `keys`: of the samples. `columns`: columns of the table whose rows list the samples; None if they come from a shard.
     `shard`: the URL that all were read from; "" if *shard* has one URL for each of them: then see `shards`.
-    `Sample` objects are made on demand. Holds: the buffer or file that the samples are in.
+    *content*: groups from the reader, or one sample. Iteration and `batch[number]`, from 0 on, make `Sample` objects.
+    Holds: the buffer or file that the samples are in.
     """
 
     __slots__ = ("_groups", "_lone", "_offset", "_shards", "keys", "shard")
@@ -153,7 +154,8 @@ class Batch:
     def bounds(self) -> list[int] | None:
         """Return the offset in the shard at which each sample begins, and the one at which the last ends.
 
-        None if the samples are not adjacent in their shard, or have other headers than there.
+        None if that is unknown: the samples are not adjacent in their shard, have other headers than there, or are in a
+        buffer or scratch file that the reader did not fill from it.
         """
         if self._groups is not None:
             source, starts = self._groups.source, self._groups.starts
@@ -172,9 +174,9 @@ class Batch:
         return [begin, begin + self._lone.size]
 
     def member_begins(self) -> Any:
-        """Return the offset in the shard at which each member begins, as int64, for a batch whose `bounds` is not None.
+        """Return the offset in the shard at which each member begins, an array of int64, sample by sample.
 
-        Members that the reader did not list are parsed for this.
+        Only right if `bounds` does not return None. Members that the reader did not list are parsed for this.
         """
         import numpy as np
 
@@ -195,7 +197,8 @@ class Batch:
     def file(self) -> tuple[io.FileIO, list[int]] | None:
         """Return (file, bounds) if one plain local file has all samples: sample n fills `bounds[n]` to `bounds[n + 1]`.
 
-        None for samples in memory, and for one sample that stands alone.
+        None if no plain local file has all of them, and for one sample that stands alone. Bounds are offsets in the
+        file; it may be a file from which samples in memory were read.
         """
         if self._groups is None:
             return None
@@ -277,7 +280,7 @@ class Batch:
     # ---- parts of it ----
 
     def count_fitting(self, first: int, max_bytes: int) -> int:
-        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive; it may be 0."""
+        """Return how many samples, from number *first* on, fit into *max_bytes* bytes of members; it may be 0."""
         if self._groups is None:
             return int(self[0].size <= max_bytes)
         from bisect import bisect_right

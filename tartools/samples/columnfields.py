@@ -57,6 +57,7 @@ class ChosenColumns(NamedTuple):
     def choose(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
         """Return (index of the column, name of its field) for each chosen column; *columns*: index by name.
 
+        They are in the order of the words, or without words of *columns*.
         A word that names no column is skipped: `missing_words` lists those. Raises: SampleError if two become one
         field.
         """
@@ -87,7 +88,7 @@ class ChosenColumns(NamedTuple):
 
 
 def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
-    """Return *words* with a word for the column `__key__` added, if *names* has that column and no word gives its name.
+    """Return *words* with a word for the column `__key__` added, if *names* has it and no word makes a field `__key__`.
 
     *words*: those of a field specification, or None for all columns, which is returned as it is.
     """
@@ -103,7 +104,7 @@ def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
     compressed. A list of numbers is a NumPy array, other lists (an empty one too) and objects are JSON: the name gets a
     last part `npy` or `json`, unless it has it.
 
-    Raises: UnicodeEncodeError for text with a lone surrogate.
+    Raises: UnicodeEncodeError for text with a lone surrogate; TypeError for a value that JSON does not have.
 
     >>> field_and_payload("score", 0.5), field_and_payload("meta", {"a": 1})
     (('score', b'0.5'), ('meta.json', b'{"a": 1}'))
@@ -143,7 +144,7 @@ def npy_payload(values: object) -> bytes | None:
 
 
 class EmptyRows:
-    """Counts the rows of a table without any field, which become no sample.
+    """Counts the rows of a table without any field, which become no sample: `add` each, then `report` all.
 
     *kind*: the noun for a row in the report, such as "row" or "line".
     """
@@ -188,9 +189,9 @@ class RowFormat:
 
 
 def key_column(names: Sequence[str], key: str | None, url: str) -> int:
-    """Return the index in *names* of the column *key*, or if that is None of `__key__` or `key`.
+    """Return the index in *names* of the column *key*; if that is None, of `__key__`, or without that of `key`.
 
-    Raises: SampleError, with *url*, if there is none, or two.
+    Raises: SampleError, with *url*, if there is no such column, or two have its name.
     """
     for name in (key,) if key is not None else KEY_COLUMNS:
         if names.count(name) > 1:

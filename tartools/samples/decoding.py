@@ -61,7 +61,7 @@ class PictureState(NamedTuple):
 
 
 def picture_header(member: Member) -> PictureHeader:
-    """Return the header of the picture *member* without decoding it.
+    """Return the header of the picture *member* without decoding it; its orientation is not read, and is 1.
 
     Raises: any exception that Pillow raises for a header that is damaged or of no known format.
     """
@@ -75,8 +75,8 @@ def picture_state(
     """Return the state of the picture *member*; its orientation is 1 unless *with_orientation*.
 
     With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
-    JPEG must be decoded by Pillow and by simplejpeg: if simplejpeg alone refuses it, the reason begins with
-    `STRICT_REFUSAL`. Without simplejpeg that is not asked.
+    JPEG is decoded by simplejpeg, if that is installed, and by Pillow only if simplejpeg refuses it: if Pillow accepts
+    it then, it is broken for a reason that begins with `STRICT_REFUSAL`.
 
     Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
     progressive. Raises: TarToolsError if the payload can't be read.
@@ -104,7 +104,7 @@ def picture_state(
 
 
 def simplejpeg_hint(fields: Iterable[str]) -> str | None:
-    """Return advice to install simplejpeg if one of *fields* holds JPEGs, which were decoded without it; else None."""
+    """Return advice to install simplejpeg if it is not installed, and one of *fields* holds JPEGs; None otherwise."""
     from importlib.util import find_spec
 
     if not JPEGS.isdisjoint(map(suffix_of, fields)) and not find_spec("simplejpeg"):
@@ -118,7 +118,8 @@ def picture_facts(
 ) -> tuple[int | None, int | None, str | None, str | None, str | None]:
     """Return (width, height, format, mode, fault) of the picture *member*; fault is why it is broken, or None.
 
-    The first four are None if the header can't be read. With *decode*, all of it is decoded, a JPEG also by simplejpeg.
+    The first four are None if the header can't be read. With *decode*, all of it is decoded, a JPEG by simplejpeg, if
+    that is installed, as `picture_state` does if strict. Raises: TarToolsError if the payload can't be read.
     """
     header, broken, _ = picture_state(member, decode, strict=True)
     if header is None:

@@ -17,10 +17,10 @@ from tartools.tar.compression import Codec, split_packed
 def encode(field: str, value: object) -> bytes:
     """Return *value* as the payload of *field*.
 
-    Bytes are stored unchanged. Otherwise the last part of *field* decides first: gz, bz2, xz, zst and lz4 compress what
-    the part before them says, and a field of `ENCODERS` takes what can be written in that format. Then tensors count as
-    arrays, and arrays without a dimension as numbers. Text is UTF-8, numbers are decimal digits, and PIL images and
-    arrays are pictures in the format that the last part of *field* names (jpg, png, ...).
+    Bytes are stored unchanged. Otherwise the last part of *field* decides first: with gz, bz2, xz, zst or lz4, the
+    value is encoded for the field without that part, and compressed; with a suffix of `ENCODERS`, it is written in that
+    format. Then tensors count as arrays, and arrays without a dimension as numbers. Text is UTF-8, numbers are decimal
+    digits, and PIL images and arrays are pictures in the format that the last part of *field* names (jpg, png, ...).
 
     Raises: TypeError, naming the field, for any other value, and for NaN in JSON; UnicodeEncodeError for a lone
     surrogate; ModuleNotFoundError without the package that writes the format.
@@ -172,7 +172,9 @@ ENCODERS: dict[str, Callable[[object], bytes]] = {  # suffix -> what writes a va
 
 
 def text_payload(field: str | bytes, text: bytes) -> bytes:
-    r"""Return *text* as the payload of *field*, or of the member with that path: compressed if a field ends in gz etc.
+    r"""Return *text* as the payload of *field*: compressed if that ends in gz, bz2, xz, zst or lz4.
+
+    *field*: a field as str, or the path of a member as bytes; a path without a field is never compressed.
 
     >>> text_payload("txt", b"a"), text_payload(b"n01.txt.gz", b"a")[:3], text_payload(b"GZ", b"no field")
     (b'a', b'\x1f\x8b\x08', b'no field')

@@ -210,7 +210,8 @@ class ArrayColumn(FieldColumn):
 class FileBuffer:
     """Reads payloads in bytes *begin* to *end* of *file*, for all columns of a batch.
 
-    The first read takes all these bytes if the payloads are close together; else each payload is read alone.
+    The first read of payloads that are close together takes all these bytes, and later reads use them; payloads that
+    are not are read one by one. Holds: these bytes, once read.
     """
 
     def __init__(self, file: io.FileIO, begin: int, end: int) -> None:
@@ -304,7 +305,10 @@ def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
 
 
 def merge_in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
-    """Return *values*, a list for each of *combinations*, as one list in the order of the samples in the batch."""
+    """Return *values* as one list in the order of the samples in the batch.
+
+    It has a list for each of *combinations*, which are all of the batch, with an item for each sample.
+    """
     if len(combinations) == 1:
         return values[0]
     numbers = chain.from_iterable(same.numbers for same in combinations)

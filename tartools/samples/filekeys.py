@@ -50,7 +50,7 @@ def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
 
     *dots*: the dot that ends the key in the name of a file, "first" or "last"; None: a single dot before a known
     suffix.
-    Raises: SampleError if it is None, empty, unsafe to unpack, or would not read back.
+    Raises: SampleError if *name* is None, or the key is empty, unsafe to unpack, or would not read back.
     """
     if name is None:
         raise SampleError("the key is null")

@@ -156,7 +156,10 @@ def type_of_file(head: bytes) -> FileType | None:
 
 
 def is_picture(suffix: str, head: bytes) -> bool:
-    """True if a payload with the first bytes *head*, in a field with this *suffix*, is or should be a picture."""
+    """True if a payload with the first bytes *head*, in a field with this *suffix*, is or should be a picture.
+
+    *suffix*: in lower case. BMP and PNM are recognized by the suffix only: text may begin with the same two letters.
+    """
     file_type = type_of_file(head)
     return suffix in PICTURES or (
         file_type is not None and file_type.kind == PICTURE and not head.startswith(_SHORT_TEXT_MAGICS)

@@ -94,9 +94,9 @@ def skip_id3_tags(file: IO[bytes]) -> int:
 
 
 def _first_frame(file: IO[bytes]) -> int:
-    """Return the byte at which the first frame of *file* begins: one behind which another one follows, or the end.
+    """Return the byte at which the first frame of *file* begins: one that another frame, a tag or the end follows.
 
-    Leaves *file* anywhere. Raises: ValueError if none begins in the 64 KiB after the ID3v2 tags.
+    *file*: at its begin. Leaves *file* anywhere. Raises: ValueError if none begins in the 64 KiB after the ID3v2 tags.
     """
     begin = skip_id3_tags(file)
     data = file.read(MAX_SYNC_BYTES)
@@ -116,7 +116,10 @@ def _first_frame(file: IO[bytes]) -> int:
 
 
 def _listed_samples(head: bytes, frame: Mp3Frame) -> int | None:
-    """Return the samples that the first *frame*, which begins with *head*, says the file has; None if it does not."""
+    """Return the number of samples in the file that its first *frame* states; None if it states none.
+
+    *head*: the first bytes of that frame, 200 if there are so many.
+    """
     if head[36:40] == b"VBRI":
         return int.from_bytes(head[50:54], "big") * frame.samples
     tag = head[frame.side_bytes :]

@@ -41,7 +41,10 @@ class _Track:
         self.chunk_tables: list[int] = []  # of each stsc: where its content begins
 
     def count_packets(self, file: IO[bytes]) -> int:
-        """Return how many packets FFmpeg makes of the track in *file*: it puts uncompressed sound together."""
+        """Return how many packets FFmpeg makes of the track in *file*, at most.
+
+        These are its samples; of uncompressed sound, 160 samples or more of a chunk are one packet.
+        """
         handlers = set(self.handlers) - DATA_HANDLERS
         if handlers != {b"soun"} or self.times != [(1, 1)]:
             return self.samples
@@ -96,7 +99,10 @@ def _scan(file: IO[bytes], begin: int, end: int, tracks: list[_Track]) -> None:
 
 
 def _count(box_type: bytes, content: bytes, position: int, tracks: list[_Track]) -> None:
-    """Add one box to *tracks*. *content*: its first 20 bytes. *position*: where it begins in the file."""
+    """Add one box to *tracks*; *content*: its first 20 bytes; *position*: the byte of the file at which these begin.
+
+    Raises: ValueError for cmov, a compressed header.
+    """
     _, first, second, third, _ = struct.unpack(">5I", content.ljust(20, b"\0"))
     if box_type == b"cmov":
         raise ValueError("its header is compressed, and such files are not read")

@@ -33,7 +33,8 @@ def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
     """Open the picture in *file*, in one of `PICTURE_FORMATS`, from its begin; its pixels are not decoded yet.
 
     It may have any number of pixels, unlike for `PIL.Image.open`, whose limit is a global of the user's process: the
-    caller that decodes it has to look at its size. A PNG comes without text for which Pillow refuses it.
+    caller that decodes it has to look at its size. A PNG comes without the texts and colour profiles for which Pillow
+    refuses it.
 
     *with_pixels*: True if they will be decoded: then text after the pixels is checked too.
 

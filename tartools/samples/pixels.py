@@ -65,10 +65,10 @@ def decode_to_array(
     on_refusal: OnRefusal = None,
     upright: bool = False,
 ) -> Any:
-    """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless that is "L".
+    """Return the picture *data* in Pillow's *mode* as an array: height, width, and channels unless *mode* is "L".
 
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
-    bytes. With *min_size*, a JPEG may be decoded at a half, a quarter or an eighth; `min_size(height, width)` returns
+    uint8. With *min_size*, a JPEG may be decoded at a half, a quarter or an eighth; `min_size(height, width)` returns
     the least height and width. `on_refusal()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
     *upright*: it is turned as its EXIF data say; `min_size` gets and returns sides of the turned picture.
     Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or, without
@@ -103,7 +103,7 @@ def stored_orientation(data: bytes) -> int:
 
 
 def _with_sides_swapped(min_size: Callable[[int, int], tuple[int, int]]) -> Callable[[int, int], tuple[int, int]]:
-    """Return `min_size` for (height, width) of a stored picture that lies on a side."""
+    """Return a function like *min_size* that gets and returns the sides of a stored picture that lies on a side."""
 
     def swapped(height: int, width: int) -> tuple[int, int]:
         """Return the least stored (height, width)."""

@@ -20,7 +20,10 @@ _CRC_BYTES = 4
 
 
 class LargeText(NamedTuple):
-    """The text in a PNG for which Pillow refuses the file: chunks, (begin, end) in the file, and a description."""
+    """The texts and colour profiles for which Pillow refuses a PNG.
+
+    `chunks`: (begin, end) of their chunks in the file, in order. `description`: of the first or of all, in words.
+    """
 
     chunks: list[tuple[int, int]]
     description: str
@@ -91,9 +94,9 @@ def _unpacked_size(compressed: bytes) -> int:
 
 
 def find_late_exif(file: IO[bytes]) -> bytes | None:
-    """Return the EXIF data of the PNG *file* (chunk eXIf), also behind the pixels, without these; None if it has none.
+    """Return the EXIF data of the PNG *file* (chunk eXIf), also behind the pixels, which are not read.
 
-    Leaves *file* where it is. Holds: these data, up to 1 MiB.
+    None if it has none, or more than 1 MiB. Leaves *file* at the position that it has. Holds: these data.
     """
     position, begin = file.tell(), len(PNG_SIGNATURE)
     try:
@@ -112,9 +115,10 @@ def find_late_exif(file: IO[bytes]) -> bytes | None:
 
 
 def remove_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
-    """Return *file*, or if it is a PNG that Pillow refuses for its text, a copy in memory without its text chunks.
+    """Return *file*, or if it is a PNG with texts or a profile that Pillow refuses, a copy in memory without these.
 
-    *with_pixels*: True to look at chunks behind the pixels too.
+    A chunk is refused if it is compressed and unpacks to over 1 MiB (`MAX_CHUNK_BYTES`). If all other text has over
+    64 MiB (`MAX_TEXT_BYTES`), no text chunk is copied. *with_pixels*: True to look at chunks behind the pixels too.
     """
     large = find_large_text(file, with_pixels)
     if large is None:

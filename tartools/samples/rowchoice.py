@@ -12,7 +12,7 @@ INDEX_NAMES = ("", "0", "index")  # of the number of a row in a template
 
 
 class RowKeys:
-    """Makes the keys of rows from *template*: {} or {index} is the number of a row, {NAME} the text of a column.
+    """A callable that makes keys of rows by *template*: {} or {index} is the number of a row, {NAME} a column's text.
 
     `columns`: the names of the columns that it needs. Raises: UsageError for a bad template.
 
@@ -52,14 +52,16 @@ class RowChoice(NamedTuple):
     keys: RowKeys
 
     def with_named_key(self) -> Self:
-        """Return this choice with `key` set to the column that a word renames to `__key__`, if one does."""
+        """Return this choice; if a word renames one column to `__key__`, with that as `key`, and without the word."""
         key_word = next((word for word in self.words or () if word[1] == "__key__" and len(word[0]) == 1), None)
         if key_word is None or self.words is None:
             return self
         return self._replace(words=[word for word in self.words if word is not key_word], key=key_word[0][0])
 
     def key_in(self, names: Collection[str]) -> str | None:
-        """Return the column of keys, one of *names*; None if there is none, so that `keys` makes them.
+        """Return the column of keys, one of *names*; None if `keys` makes the keys.
+
+        It makes them if no column has them, or if `key` is None and the template names columns.
 
         Raises: SampleError if the column that the user named is not there, or a column that the template names.
         """

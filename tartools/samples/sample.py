@@ -24,15 +24,15 @@ def decode_name(raw: bytes) -> str:
 
 
 def failure_of(sample: Sample, message: str) -> SampleError:
-    """Return the error for *sample*: its shard, "sample KEY", and *message*, which begins with `: ` or ` has`."""
+    """Return the error for *sample*: its shard, "sample KEY", and *message*, which begins with `: `, `, ` or ` has`."""
     return SampleError(f"sample {sample.key!r}{message}", url=sample.shard)
 
 
 class Sample:
     """One sample: a key, and its members in the order of the archive. Treat it as immutable.
 
-    It is a mapping from field to payload: `sample["jpg"]` is bytes. If no field has exactly this name, one that differs
-    only in case is taken. It pickles by value, which reads payloads that are ranges of files.
+    It is a mapping from field to payload: `sample["jpg"]` is bytes, or raises KeyError. If no field has exactly this
+    name, one that differs only in case is taken. It pickles by value, which reads payloads that are ranges of files.
 
     `raw_key` is the key as bytes of the archive, *shard* the URL that the sample was read from.
 
@@ -120,7 +120,8 @@ class Sample:
     def get(self, field: str, default: bytes | None = None, *, verbatim: bool = False) -> bytes | None:
         """Return the payload of *field*, or *default* if the sample lacks it.
 
-        Case is ignored if no field matches exactly, unless *verbatim*. Raises: SampleError if two fields match.
+        Case is ignored if no field matches exactly, unless *verbatim*. Raises: SampleError if two fields match;
+        StorageError if the file that has the payload has changed.
         """
         member = self._find(field, verbatim)
         return default if member is None else read_range(member[1], member[3], member[3] + member[4])
@@ -132,7 +133,7 @@ class Sample:
         return iter(self.fields)
 
     def keys(self) -> tuple[str, ...]:
-        """The names of the fields, in the order of the archive."""
+        """Return the names of the fields, in the order of the archive."""
         return self.fields
 
     def items(self) -> Iterator[tuple[str, bytes]]:
@@ -256,8 +257,9 @@ def build(fields: Mapping[str, Value]) -> Sample:
 
     Other names that begin with two underscores (`__url__`, which webdataset adds) are left out.
 
-    Raises: SampleError for a key or field that would not read back, and for two fields whose names differ only in case;
-    TypeError, naming sample and field, for a value that cannot be encoded.
+    Raises: SampleError for a key that is missing, empty or no str, a key or field that would not read back, a sample
+    without fields, two fields whose names differ only in case, and text with a lone surrogate; TypeError, naming sample
+    and field, for a value that cannot be encoded; ModuleNotFoundError without the package that encodes it.
     """
     from tartools.samples.encoding import encode
 

@@ -57,7 +57,7 @@ class Order(NamedTuple):
 def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
     """Return a function (sample, position in the input) -> sort key.
 
-    The function raises SampleError if the value is missing or not of its kind.
+    The function raises SampleError if the value is not of its kind, or is missing and `order.missing` is None.
     """
     encode_key = make_key_encoder(order)
     if encode_key is not None:
@@ -68,7 +68,7 @@ def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
     def encode(sample: Sample, position: int) -> bytes:
         """Return the sort key of *sample*, number *position* of the input.
 
-        Raises: SampleError if its value is missing or not of its kind.
+        Raises: SampleError if its value is not of its kind, or is missing and `order.missing` is None.
         """
         return of_value(text(sample, position), sample.raw_key, sample.shard, lambda: sample.fields)
 
@@ -76,15 +76,15 @@ def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
 
 
 def make_value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[], Iterable[str]]], bytes]:
-    """Return a function (value or None, key of the sample, its shard, its fields) -> sort key.
+    """Return a function (value or None, key of the sample, its shard, `fields()`: its fields) -> sort key.
 
-    The function raises SampleError if the value is missing or not of its kind.
+    The function raises SampleError if the value is not of its kind, or is missing and `order.missing` is None.
     """
 
     def encode(value: str | None, key: bytes, shard: str, fields: Callable[[], Iterable[str]]) -> bytes:
         """Return the sort key for *value*, None if it is missing; `key`, `shard` and `fields()` are for messages.
 
-        Raises: SampleError if it is missing, and `order.missing` is None, or not of its kind.
+        Raises: SampleError if it is missing and `order.missing` is None, not of its kind, or not valid Unicode.
         """
         if value is not None:
             try:

@@ -19,7 +19,7 @@ _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def truncation(file: IO[bytes], size: int) -> str:
-    """Return the damage of the sound *file* of *size* bytes; "" if it is complete, or neither WAV nor Ogg.
+    """Return the damage of the sound *file* of *size* bytes in words; "" if it is complete, or neither WAV nor Ogg.
 
     *file* is at its begin, and is left there. Holds: a page of Ogg, 64 KiB.
     """

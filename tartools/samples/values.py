@@ -78,7 +78,8 @@ def make_getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, 
 def find_value(sample: Sample, column: Column, index: int = 0, *, verbatim: bool = False) -> tuple[Any] | None:
     """Return (value of *column* with its JSON type,), a tuple of one item; None if the sample has no value.
 
-    It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise the text of the field.
+    It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise text: of the field, the key
+    or the URL of the shard.
     *index*: number of the sample in the input. *verbatim*: names compare with case, and a final newline is kept.
 
     Raises: SampleError, naming sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
@@ -111,6 +112,8 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
 
 def as_text(value: object) -> str:
     """Return the text of *value*: a string as it is, a number by its digits, anything else as JSON.
+
+    Raises: TypeError for a value that JSON does not have.
 
     >>> as_text("a"), as_text(7), as_text(0.5), as_text(True), as_text(["a"])
     ('a', '7', '0.5', 'true', '["a"]')

@@ -45,8 +45,9 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
 
     Without *decode*, its header can be read, and packets, but frames of most codecs can't be decoded.
 
-    Raises: ValueError if its first bytes are those of no video, for more than 5,000,000 frames, and for what names
-    another file; PyAV's errors, which are ValueError, OSError and the like, for damage; TarToolsError without PyAV.
+    *file*: at its begin. Raises: ValueError if its first bytes are those of no video, for an MPEG-4 header that lists
+    more than 5,000,000 samples or is compressed, and if it names another file; PyAV's errors, which are ValueError,
+    OSError and the like, for damage; TarToolsError without PyAV.
     """
     try:
         import av
@@ -96,7 +97,7 @@ def reduced_frame(member: Member, width: int, height: int) -> Image:
 def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
     """Return the seconds of *stream* of *video* by its header, or by the tag that Matroska has for it.
 
-    None if neither says so, and other streams, which may be longer, are in the file.
+    If neither states them: the seconds of the file if it has no other stream, which may be longer; else None.
     """
     if stream.duration and stream.time_base is not None:
         return Fraction(stream.duration * stream.time_base)

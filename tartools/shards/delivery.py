@@ -27,7 +27,7 @@ def deliver_flags(
     `flagged`: batches, each with one flag a sample. `rest`: None drops its samples.
     `account`: counts the samples as read, and as written or left out; its report says how many each of two outputs got.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.
-    Raises what *flagged* raises; StorageError; SampleError for two adjacent samples with one key.
+    Raises what *flagged* raises; StorageError; SampleError if two samples with one key would be adjacent in an output.
     """
     with close_at_end(flagged), ExitStack() as stack:
         writers: dict[bool, BatchWriter] = {True: stack.enter_context(shard_writer(chosen))}
@@ -58,7 +58,10 @@ def deliver_flags(
 
 
 class Selection:
-    """The samples at the ascending *positions* of a pass; with *invert*, all others. `flags` marks them in batches."""
+    """The samples at the ascending *positions* of a pass, from 0 on; with *invert*, all others.
+
+    `flags(batch)`, called with every batch of the pass, in order, returns a flag for each sample.
+    """
 
     def __init__(self, positions: Iterator[int], *, invert: bool = False) -> None:
         self._positions = positions
@@ -87,8 +90,8 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
     part has its maximal number of shards, no more samples are read.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
-    Raises what *labelled* and `begin` raise, StorageError and SampleError. Shards that were yielded stay, no other
-    does.
+    Raises what *labelled* and `begin` raise; StorageError; SampleError if two samples with one key would be adjacent in
+    a shard. Shards that were yielded stay, no other does.
     """
     parts: dict[str, Series] = {}
     held_bytes = 0

@@ -50,8 +50,9 @@ def can_fork() -> bool:
 
 
 class Fork:
-    """A forked process that calls `work(fd)` and exits; this process reads the output from `pipe`.
+    """A forked process that calls `work(fd)`, which writes to the descriptor *fd*, and exits; `pipe` has the output.
 
+    This process reads `pipe` to its end, then calls `end`; or it calls `close`, which kills the other one.
     `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed.
     `pipe`: the end of the pipe that this process reads.
     `status`: the exit status, set by `end`: 0, 1 if *work* raised an exception (which is not reported), or -n if signal
@@ -141,7 +142,7 @@ def _close_all_but(*kept_fds: int) -> None:
 
 
 def write_all(pipe: int, data: memoryview) -> None:
-    """Write *data* to *pipe*, waiting while it is full."""
+    """Write *data* to the descriptor *pipe*, waiting while it is full. Raises BrokenPipeError if it has no reader."""
     while data:
         data = data[os.write(pipe, data) :]
 
@@ -153,8 +154,8 @@ class ForkedStream(Stream):
     """The decompressed bytes of *stream*; once 4 MiB were read here, a forked process decompresses the rest.
 
     Where no process can be forked, this process reads on. `source`: the stored bytes that *stream* decompresses, all
-    from the descriptor *fd*; `source.count`, the stored bytes read so far, includes those that the fork reads. `url`:
-    for messages.
+    from the descriptor *fd*; `source.count`, the stored bytes read so far, is kept current for the bytes that come from
+    the fork. `url`: for messages.
 
     Holds a pipe of 1 MiB.
     """
@@ -173,8 +174,8 @@ class ForkedStream(Stream):
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
-        Raises what *stream* raises, after the bytes before; StorageError if the process was killed. Any other exception
-        in the process becomes a RuntimeError with its traceback.
+        Raises TarToolsErrors of *stream*, after the bytes before; StorageError if the process was killed, or has too
+        little memory. Any other exception in the process becomes a RuntimeError with its traceback.
         """
         if self._until <= 0:
             self._fork()

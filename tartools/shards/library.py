@@ -115,8 +115,9 @@ def write(
     It appears when it is complete; after an error it does not. `force`: replace existing files; `gzip`: compress it;
     `sums`: file for its SHA-256, as sha256sum writes it. A value is bytes, text, a number, or what the suffix of its
     field can hold: see `TarWriter.write`.
-    Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; TypeError for a value that
-    can't be encoded; SampleError for a key or field that would not read back, or the key of the sample before.
+    Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* names a
+    table, or if *gzip* is True and its suffix is not one of gzip; TypeError for a value that can't be encoded;
+    SampleError for a key or field that would not read back, or the key of the sample before.
 
         tartools.write((s for s in tartools.read("train-000.tar") if s["cls"] == b"3"), "threes.tar")
     """
@@ -140,10 +141,11 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
     Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
     fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.
     Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
-    Around it, a wrapper like `io.TextIOWrapper` needs this file's own `with`, since its own closes in any case.
+    *force*: replace an existing file or object; it is for "wb" only. A wrapper around the file, like
+    `io.TextIOWrapper`, needs this file's own `with`, since the wrapper's closes in any case.
 
     Holds: 8 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
-    Raises StorageError, with URL and byte; ValueError for another *mode*.
+    Raises StorageError, with URL and byte, also if *url* exists (unless *force*); ValueError for another *mode*.
     """
     from tartools.storage import seekable
 
@@ -234,7 +236,8 @@ class TarWriter(_OutputWriter):
 
     *sums*: file for the SHA-256 of the shard, as sha256sum writes it.
 
-    Raises StorageError if *url* or *sums* exists (unless *force*) or can't be written.
+    Raises StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* names a
+    table or has a number such as `%06d`, or if *gzip* is True and its suffix is not one of gzip.
     """
 
     def __init__(self, url: Name, *, force: bool = False, gzip: bool = False, sums: Name | None = None) -> None:
@@ -245,7 +248,10 @@ class TarWriter(_OutputWriter):
 
 
 def _output_sums(url: Name | None, force: bool) -> OutputSums | None:
-    """Return the list of checksums to write to *url*, which may not exist unless *force*; None for None."""
+    """Return the list of checksums to write to *url*; None if *url* is None.
+
+    Raises: StorageError if *url* exists (unless *force*); UsageError for stdout, or the suffix of another format.
+    """
     if url is None:
         return None
     from tartools.storage.checksums import OutputSums
@@ -263,17 +269,20 @@ class ShardWriter(_OutputWriter):
                 writer.write({"__key__": f"{number:04d}", "npy": numpy.zeros((3, 4)), "cls": number % 10})
         writer.shards  # their URLs
 
-    A shard has up to *max_count* samples and *max_size* bytes (None: any number), its end included, before compression;
-    one sample that is larger has a shard of its own. Values, threads and processes are as for `TarWriter`.
+    *pattern*: a prefix, or a name with `%06d` or `{shard:06d}` for the number, which counts from 0. A shard has up to
+    *max_count* samples and *max_size* bytes (a number, or a text like "256MB"; None: any number), its end included,
+    before compression; one sample that is larger has a shard of its own. *gzip*: compress the shards. Values, threads
+    and processes are as for `TarWriter`.
 
     Each shard appears under its name when it is complete and on the disk, while later ones are written, and all have
     appeared after `close`, or when the `with` block has ended normally. After anything else those that have appeared
     stay, and are in `shards`, and the others leave nothing. Without samples there are no shards. *sums*: file for the
     SHA-256 of all shards, as sha256sum writes it, which appears after the last of them.
 
-    Holds: what `TarWriter` holds; of local shards, up to four that wait for the disk are open.
-    Raises StorageError if a shard of such a name exists. *force* replaces them, and removes at the end what has a
-    number behind the last one. ValueError for limits below 1.
+    Holds: up to four full local shards, open until they are on the disk. *force*: replace existing shards, and remove
+    at the end those with a number behind the last one.
+    Raises StorageError if a shard of such a name, or *sums*, exists (unless *force*); UsageError for a *pattern* with
+    several numbers, or the name of a table; ValueError for limits below 1.
     """
 
     def __init__(

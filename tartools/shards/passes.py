@@ -87,7 +87,8 @@ class Outputs(NamedTuple):
 class ItemSource(NamedTuple):
     """One of several sources of items, which are samples or row numbers.
 
-    `urls`: the inputs that it reads. `read()`: returns its items in batches that have a length.
+    `urls`: the inputs that it reads. `read()`: returns its items in batches that have a length; the consumer counts
+    them.
     `is_indexed`: True if the items are row numbers that are known already, so that reading them costs nothing.
     """
 
@@ -101,7 +102,11 @@ class UnsortableRowsError(SampleError):
 
 
 class Sorter(Protocol):
-    """The order in which `Pass.sort` writes samples: as row numbers where columns have the values, else as samples."""
+    """The order in which `Pass.sort` writes samples: as row numbers where columns have the values, else as samples.
+
+    A `RowPass` calls `positions`, and if that returns None `positions_by_samples`. A `SamplePass` calls `positions` if
+    all its inputs are tables; if they are not, or that returns None or raises UnsortableRowsError, it calls `batches`.
+    """
 
     @property
     def needs_values(self) -> bool:
@@ -187,7 +192,8 @@ class Pass(ABC, Generic[Item]):
 
         `flags(batch)`: returns a flag for each sample. `of_keys(keys)`: the same by keys alone, so that no sample has
         to be read for rows. `reading`: how the samples are read; None: as those of the pass.
-        Raises: StorageError; SampleError for two adjacent samples with one key; what *flags* raises.
+        Raises: StorageError; TarFormatError; SampleError if two samples with one key would be adjacent in an output;
+        what `flags` raises.
         """
         chosen, rest = [*self._destinations(), None][:2]
         assert chosen is not None
@@ -218,8 +224,9 @@ class Pass(ABC, Generic[Item]):
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
         """Yield batches of samples, or of rows that list them, each with the results of *answers*: one a sample.
 
-        `answers(batch)`: returns the results for a batch of samples. `of_keys(keys)`: the same by keys alone: for rows;
-        without it their samples are read again. `reading`: how samples are read; None: as those of the pass.
+        `answers(batch)`: returns the results for a batch of samples. `of_keys(keys)`: the same by keys alone, for rows;
+        without it, or if a row has no key, the samples of rows are read again. `reading`: how samples are read; None:
+        as those of the pass.
         Raises: StorageError if the samples have changed meanwhile.
         """
 
@@ -251,7 +258,7 @@ class Pass(ABC, Generic[Item]):
         """Yield mappings from label to number of samples, whose sums are the counts of the whole input.
 
         `label(batch)`: returns the label of each sample. `of_keys(keys)`: the same by keys alone; a pass over rows uses
-        it, if given, and reads no samples.
+        it, if given and if all rows have keys, and reads no samples.
         """
         yield from self.results(lambda batches: dict(Counter(chain.from_iterable(map(label, batches)))))
 
@@ -318,6 +325,8 @@ class Pass(ABC, Generic[Item]):
     ) -> "Tasks[Result]":
         """Yield each task of *work* over the samples, in order; read its `output` to the end, then its `result`.
 
+        `work(task)`: reads `task.batches` or `task.shards`, counts the samples in *account*, returns an iterator of
+        output bytes, and sets `task.result`.
         Takes the snapshot first, so that the samples can be read again. Close this generator, or use `workers.outputs`.
         *max_workers*: limit of worker processes; None: that of the pass. This process does everything as one task if it
         is below 2, for inputs below 64 MiB, and if the snapshot has copies. *remote*: workers read remote shards, too:

@@ -39,7 +39,8 @@ def read_ahead(
 
     `memory`: bytes of shards read ahead that are held in all; bytes beyond go to unlinked files in `reading.tmpdir`. 4
     MiB of the shard being parsed are held, too. The consumer counts the samples.
-    What opening or reading a shard raises is raised when its turn comes.
+    What opening or reading a shard raises is raised when its turn comes. Raises: StorageError at the beginning if
+    `reading.tmpdir` can't hold files. Closing the generator ends the threads.
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
@@ -195,7 +196,7 @@ class ShardAhead(Input):
         return self._ended or stream is None or stream.cancel()
 
     def close(self) -> None:
-        """Stop reading: cancel, wait up to 10 s for the thread if it will end, and close the shard."""
+        """Stop reading: cancel, wait up to 10 s for the thread if it will end, and close the shard if it has ended."""
         self.is_running = False
         if self.cancel():
             self._thread.join(JOIN_SECONDS)
@@ -235,9 +236,9 @@ class ShardAhead(Input):
 class SpillBuffer:
     """A queue of bytes: up to *memory* bytes in memory, further ones in an unlinked scratch file in *folder*.
 
-    `awaited`: set to True by the consumer once it reads. Before, `append` takes all that is read. From then on the
-    queue is full (`is_full`) at 4 MiB, all in memory but for what was spilled before. It has no lock: threads that
-    share it bring their own.
+    `awaited`: set to True by the consumer once it reads. From then on the queue is full (`is_full`) at 4 MiB, and
+    `append` keeps bytes in memory as soon as the consumer has read all of the file. It has no lock: threads that share
+    it bring their own. `append` never waits or refuses: its caller waits while `is_full`.
     """
 
     def __init__(self, memory: int, folder: str | None) -> None:

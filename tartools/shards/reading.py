@@ -47,7 +47,9 @@ class ShardPolicy(NamedTuple):
 
     `ignore_repeated_keys`: no warning if a key returns later in a shard, because the caller joins its samples.
     `reject_compressed`: a compressed shard is a StorageError.
-    `samples_only`: a shard of anything but samples and one end of archive is a TarFormatError.
+    `samples_only`: a TarFormatError is raised for a table, and for a shard with other members than samples, without an
+    end of archive, or with samples behind it. Directories, volume labels, and members that `Strictness.skip_special`
+    skips, are no error.
     """
 
     ignore_repeated_keys: bool = False
@@ -60,13 +62,14 @@ class Reading(NamedTuple):
 
     `strictness`: the faults that the user accepts.
     `need`: how much of each sample the caller uses; less is read if it needs less.
-    `tmpdir`: folder of large members of compressed or remote shards (default `$TMPDIR`, else /tmp).
+    `tmpdir`: folder of temporary files, for large members of compressed or remote shards (None: `$TMPDIR`, else /tmp).
     `columns`: if given, samples that a table lists come as `tables.listed.ListedBatch`: with those of these columns
     that the table has, and read when they are asked for.
     `policy`: how the caller handles unusual shards.
     `sources`: number of data sets read at once; each keeps so many times fewer files open, and reads less ahead.
     `uniform`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
-    `sums`: the checksums with which the stored bytes of shards are compared; each shard is read from end to end then.
+    `sums`: a `ListedSums` with which the checksums of the stored bytes of shards are compared: each shard is read from
+    end to end, and a difference is not raised, but added to `sums.mismatches`; None: nothing is compared.
     `last_dot`: keys end at the last dot of names, not at the first: see `samples.lastdot`. It needs payloads.
     """
 
@@ -149,7 +152,7 @@ def iterate_samples(batches: Iterable[Batch], account: Account) -> Iterator[Samp
 
 @contextmanager
 def close_at_end(samples: Iterable[object]) -> Iterator[None]:
-    """At the end of the body of `with`, call `close` of *samples*, if it has that: a generator closes its sources."""
+    """Call `close` of *samples*, if it has one, at the end of the body of `with`: a generator closes its sources."""
     try:
         yield
     finally:
@@ -216,7 +219,7 @@ def explain_damage(error: TarFormatError, url: str, stream: Input) -> None:
 
 
 def _require_samples_only(url: str, reading: Reading) -> None:
-    """Raise TarFormatError for *url* if `reading.policy.samples_only`: called where anything else is found."""
+    """Raise TarFormatError for *url* if `reading.policy.samples_only`: called where something else was found in it."""
     if reading.policy.samples_only:
         raise TarFormatError("not only samples and an end", url=url)
 
@@ -227,7 +230,8 @@ def read_parts(
     """Return the contents of *stream*, the bytes of *url*: one `TableFile`, or the parts of a tar archive in order.
 
     Parts are groups of members (samples), special members, and `tar.ARCHIVE_END`: see `tar.read_members`. *begin* and
-    *until*: the bytes of a plain file from which and up to which it is read.
+    *until*: the bytes of a plain file from which and up to which it is read. For a table *stream* is closed.
+    Raises: StorageError for a table if `reading.sums` is set; TarFormatError, StorageError as the iterator advances.
     """
     if isinstance(stream, ShardStream) and stream.is_table():
         if reading.sums is not None:
@@ -275,9 +279,10 @@ def batches_of(
 ) -> Iterator[Batch]:
     """Yield the samples of the shard *url*, in batches; *parts* are the contents that `read_parts` found in it.
 
-    Members that are no samples (directories, devices ...) are counted in *account*, or warned of; with
-    `reading.policy.samples_only` they raise TarFormatError. If *url* is a table, the samples of its rows are yielded.
-    *detector*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
+    Members that are no samples (directories, devices ...) are counted in *account*, or warned of, or skipped if
+    `reading.strictness` says so. With `reading.policy.samples_only`, TarFormatError is raised for members that would be
+    warned of, a table, and samples behind the end of the archive. If *url* is a table, the samples of its rows are
+    yielded. *detector*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
     """
     if reading.last_dot:
         from tartools.samples.lastdot import cut_at_last_dot
@@ -333,8 +338,8 @@ class ShardStream:
     """The tar stream of the shard *url*, decompressed. The only place that counts the bytes read, in *account*.
 
     `open_input`: an open input to read in place of *url*. `sums`: the list with which its checksum is compared, once it
-    has been read to its end; None: no checksum. In a command, a forked process decompresses a large shard. Until it is
-    closed, *account* watches that a file does not change.
+    has been read to its end; a difference is added to `sums.mismatches`; None: no checksum. In a command, a forked
+    process decompresses a large shard. Until it is closed, *account* watches that a file does not change.
     `compressed`: True once a compression was found. `file`, `start`: the open plain file of an uncompressed shard, and
     the byte in it where the stream begins; `file` is None for other inputs.
 
@@ -471,7 +476,7 @@ class ShardStream:
         """Stop reading. Views of the read bytes stay valid; `file` is None from now on.
 
         If the stream was not read to its end and the file has changed, `check` raises that from now on, and the account
-        goes on watching it. Otherwise the account watches it no more.
+        keeps watching it. Otherwise the account watches it no more.
         """
         if self._forked is not None:
             self._forked.close()  # before the input, or a command that writes on would get no SIGPIPE

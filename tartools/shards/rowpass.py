@@ -78,7 +78,7 @@ class RowPass(Pass[int]):
         write_batches(count_samples(self.batches(), self.account), self._only_destination(), self.account)
 
     def items(self, by_shard: bool) -> Iterator[Iterator[int]]:
-        """Return iterators of row numbers: one for each table, and one for each shard if *by_shard*.
+        """Return iterators of row numbers: one for each table, and one for each shard that has samples if *by_shard*.
 
         Otherwise one for each run of adjacent shards. Taking a number counts a sample as read.
         """
@@ -182,8 +182,8 @@ class RowPass(Pass[int]):
     ) -> Iterator[Mapping[str, int]]:
         """Yield mappings from label to number of samples, to be added up.
 
-        Uses `of_keys(keys)` for the labels if it is given, with no second reading; otherwise reads the samples, for
-        `label(batch)`.
+        Uses `of_keys(keys)` for the labels, with no second reading, if it is given and all rows have keys; otherwise
+        reads the samples, for `label(batch)`.
         """
         if of_keys is None:
             yield from super().label_counts(label)

@@ -42,6 +42,8 @@ class Series:
     `shards`, `samples`: number of finished shards, and of the samples in them. `writer`: writes the current shard; None
     between two.
     Shards take their names in order; after one that could not, no later one does, or there would be a gap.
+    To be called: `write` for each batch, `finish`, `complete`, and in any case `abort`. `write` and `complete` are
+    generators: take all of their items.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Series:
         """Write samples *first* to *last* (exclusive) of *batch*, up to the end of the last shard that may be written.
 
         Yields the URL of each shard that has appeared under its name meanwhile. Counts the samples that it takes as
-        read and written; one that shows that the last shard is full, as left out.
+        read and written; one that shows that the last shard is full, as read and left out.
         """
         while first < last and not self.is_full:
             share = min(self._count_fitting(batch, first), last - first)
@@ -220,6 +222,7 @@ class PartShards:
     `outputs`: the options. `parts`: the parts that are known in advance; their outputs are checked now, those of other
     parts when they begin. A run without parts has one, named "". `urls`: the inputs of the run, none of which is
     overwritten. `account`: counts samples and bytes, and gets the report.
+    To be called: `set_counts`, if `outputs.even` is set; `begin` once for each part; `report_and_prune` at the end.
     Raises: UsageError for a part that can't be in a name; StorageError if an output exists that may not be replaced.
     """
 
@@ -263,6 +266,7 @@ class PartShards:
     def begin(self, part: str, destination: Callable[[str], Destination]) -> Series:
         """Begin the series of shards of *part*, and return it; `destination(url)` returns the sink of a shard.
 
+        A name that is not among the `parts` known in advance is not checked here: the caller calls `PartNames.check`.
         Raises: StorageError, for a part that was not known in advance, if an output exists that may not be replaced;
         SampleError for a part that was not counted though parts are spread.
         """
@@ -323,5 +327,5 @@ class PartShards:
         self._account.progress.totals = [*lines, *self._account.progress.totals]
 
     def samples(self) -> dict[str, int]:
-        """Return the number of samples in the finished shards of each part that has some."""
+        """Return part -> number of samples in its finished shards, for each part that `begin` was called with."""
         return {part: series.samples for part, series in self._series.items()}

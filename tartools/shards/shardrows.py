@@ -55,8 +55,9 @@ class Indexing(NamedTuple):
 def table_destination(
     url: str, force: bool, inputs: Callable[[], TableContent], sums: OutputSums | None = None
 ) -> Destination:
-    """Return the table *url* as a sink of rows. `inputs()`, called when writing begins, knows their schema and shards.
+    """Return the table *url* as a sink of rows.
 
+    `inputs()`: called when writing begins; returns the schema of the rows, and their shards.
     `force`: replace an existing file. `sums`: gets the checksum of the table once it has appeared.
     """
     return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs(), sums))
@@ -209,7 +210,8 @@ def index_shards(
     `account`: gets reports of members that are no samples; the caller counts the samples. `indexing`: how the shards
     are read, and the facts for further columns.
 
-    Raises: StorageError if a shard changes meanwhile, or has no version.
+    Raises: StorageError if a shard changes meanwhile, has no version, or is compressed; SampleError for a sample that a
+    row can't list; what reading raises.
     """
     versions = {url: probes[url].require_version(url) for url in urls}
     spool = RowSpool(indexing.facts.named_columns, versions, catalog, indexing.reading.tmpdir)
@@ -230,10 +232,10 @@ def missing_column(table: TablePart, facts: TableFacts) -> str | None:
 
 
 def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
-    """Raise SampleError if *facts* name a field, or a value inside JSON, that no sample of the indexed shards has.
+    """Raise SampleError if *facts* name a field, or a value inside JSON, that is missing in all samples.
 
-    *inputs*: the rows, with a value in each column. Nothing is checked without an indexed shard, or if the shards have
-    no samples.
+    A field must be in a row of *inputs*, of tables or of indexed shards; a value inside JSON in a row of an indexed
+    shard. Nothing is checked without an indexed shard, or if the shards have no samples.
     """
     spools = [part for part in inputs.parts if isinstance(part, RowSpool) and part.rows]
     if spools:
@@ -295,6 +297,7 @@ def _samples_of(inputs: RowInputs, batches: Iterator[Any], account: Account, rea
 def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> VerifiedReader:
     """Return a reader of the samples that the rows of *inputs* list; it verifies each against its row.
 
+    The caller ends with its `check` and `close`.
     `reading`: its `need` and `tmpdir` are used. `account`: gets the bytes read.
     """
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.catalog.urls[0]]
@@ -338,8 +341,9 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
     samples in order, from the first one on, in its present version, and has all columns for `indexing.facts`; other
     shards are read.
 
-    Raises: UsageError for stdin, commands and tables among *urls*, and for a shard that is named twice; StorageError
-    for a shard that can't be read in parts; SampleError for a field of `indexing.facts` that no sample read has.
+    Raises: UsageError for stdin, commands and tables among *urls*, for a shard that is named twice, and for a table
+    *old* that joins several sets of shards; StorageError for a shard that can't be read in parts; SampleError for a
+    field of `indexing.facts` that no sample has.
     """
     check_stored([*urls, old])
     catalog = ShardCatalog()
@@ -387,8 +391,8 @@ def canonical_shard(url: str) -> str:
 def whole_shards(table: TablePart) -> dict[int, Runs]:
     """Return shard number -> ranges of row numbers, for shards that *table* lists from their first sample on.
 
-    Left out are shards with rows that are missing, repeated or in another order. That the last samples of a shard are
-    missing can't be seen.
+    Left out are shards with rows that are missing, repeated, in another order, or without the index of their sample in
+    the shard. That the last samples of a shard are missing can't be seen.
     """
     import numpy as np
 

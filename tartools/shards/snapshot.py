@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class Snapshot:
     """The inputs *urls* as they are when `take` is called; `check` raises if they have changed since.
 
+    Call `take` before the first reading, and `check` after the second; both readings get copied inputs from `open`.
     `tmpdir`: folder of the copies of inputs that can be read only once. `account`: shows the copying as a phase.
     `samples`: set by the caller: number of samples in the first reading; None if that is not known.
     """

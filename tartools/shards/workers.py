@@ -84,8 +84,8 @@ class ShardTask(Generic[Result]):
     `number`: its place among the tasks, from 0 on.
     `parts`: the shards, or the part of a shard, that it reads.
     `in_worker`: True in a worker, False in the process that gathers.
-    `batches`: all samples. They are read once: either here, or shard by shard from `shards`.
-    `shards`: each of `parts` with its samples.
+    `batches`: iterator of batches of all samples. They are read once: either here, or shard by shard from `shards`.
+    `shards`: iterator of (part, iterator of its batches) for each of `parts`.
     `output`: chunks of bytes from the work; the consumer takes all of them before `result`.
     `result`: set by the work before its output ends; None if it has none. Pickled if the work is done by a worker.
     """
@@ -195,8 +195,9 @@ def _share_out(
 ) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
 
-    Large files are cut up, unless *uncut*; small shards are put together up to 32 MiB. *max_workers*: remote shards are
-    put together for so many. *remote*: workers may read remote shards. *plain*: they do not read compressed ones.
+    Large files are cut up, unless *uncut*; small shards are put together up to 32 MiB. *max_workers*: number of workers
+    that remote shards, of which up to four are put together, should keep busy. *remote*: workers may read remote
+    shards. *plain*: they do not read compressed ones.
     """
     # assumed for a remote shard, whose size is unknown: a request takes time
     remote_size = -(-PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers)))

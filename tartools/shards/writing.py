@@ -30,8 +30,8 @@ BatchWriter: TypeAlias = "SampleWriter | TableWriter"  # what writes an output, 
 class Destination(NamedTuple):
     """A sink of samples that is not open yet.
 
-    `url`: the shard or table. `force`: replace an existing file. `gzip`: compress with gzip, whatever the suffix of
-    `url`.
+    `url`: the shard or table. `force`: replace an existing file. `gzip`: compress with gzip; `url` has a suffix of gzip
+    then, or none.
     `begin(destination)`: opens it and returns its writer; by default that of a shard.
     `sums`: gets the checksum of the output once it has appeared; None: no checksum is computed.
     """
@@ -53,6 +53,7 @@ class Destination(NamedTuple):
 class SampleWriter:
     """Writes one shard: samples, then the end of the archive. It appears under its name at `commit`, and not before.
 
+    To be called: `write` or `write_batch` for the samples, then `commit`; or `abort` after an error.
     Refuses two adjacent samples with one key, which a reader would take for one sample. `samples`: number of samples so
     far. `size`, `bytes_written`: bytes of the tar so far, without its end. `output`: the open output.
 
@@ -94,7 +95,10 @@ class SampleWriter:
         self.samples += 1
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add samples *first* to *last* (exclusive) of *batch*, a `Batch`. Raises SampleError for a repeated key."""
+        """Add samples *first* to *last* (exclusive) of *batch*, a `Batch` whose adjacent keys differ; at least one.
+
+        Raises SampleError if sample *first* has the key of the sample written before it.
+        """
         self._check_key(batch[first])  # the others differ: the reader would have joined them
         self._last = batch[last - 1]
         self._broken = True
@@ -169,7 +173,7 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 
     A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
 
-    Raises UsageError if *gzip* is set and the suffix is that of another codec or of a table; for the name of another
+    Raises UsageError if *gzip* is set and the suffix is any but those of gzip, also .tar; for the name of another
     format, such as .zip; and for a name such as a.gz, which lacks .tar.
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name

@@ -38,8 +38,8 @@ def add_advice(facts: dict[str, Any]) -> None:
 def make_advice(facts: Facts) -> list[str]:
     """Return lines of advice: the format, the number of workers, and a warning if other programs used the CPU.
 
-    *facts*: those of `tarbench --json`, with the `limit` of each row. No lines if nothing was measured. Of several
-    numbers of workers that are about equally fast it is the smallest.
+    *facts*: those of `tarbench --json`; "advice" and "limit" need not be there. No lines if nothing was measured. The
+    number of workers is the smallest one that is about as fast as the fastest.
     """
     loose, packed, factor = compare_forms(facts)
     best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
@@ -159,7 +159,10 @@ def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float
 
 
 def describe_limit(row: Row, parts: Mapping[str, float]) -> str:
-    """Return the bottleneck of *row* in a few words; *parts*: its seconds per sample by part, without workers."""
+    """Return the bottleneck of *row* and its share of the time: "read 60 %", or "processors busy, read".
+
+    *row*: with its "limit", from `add_advice`. *parts*: seconds per sample by part, without workers.
+    """
     slowest_part = max(TIME_PARTS, key=parts.__getitem__)
     percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
     return (

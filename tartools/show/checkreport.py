@@ -67,8 +67,9 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
 def describe_finding(code: str, tally: Tally, shard_place: ShardPlace) -> dict[str, Any]:
     """Return the facts of --json about the findings with *code*: their number, and the first places.
 
-    Keys: code, weight, count, means, todo, places (shard, byte, key, what). *tally*: the findings. `shard_place(number,
-    byte)`: returns (shard, byte) for the place of a finding; a negative byte means that there is none.
+    Keys: code, weight (severity), count, means (its meaning), todo (the remedy), places: dicts of shard, byte (None if
+    there is none), key and what (the detail). *tally*: the findings. `shard_place(number, byte)`: returns (shard, byte)
+    for the place of a finding; a negative byte means that there is none.
     """
     about = CODES[code]
     places = [(*shard_place(place.shard, place.byte), place) for place in sorted(tally.first)]
@@ -93,7 +94,8 @@ def describe_finding(code: str, tally: Tally, shard_place: ShardPlace) -> dict[s
 def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts* of `tarcheck --json`, one per line: counts, expected fields, then each kind of finding.
 
-    Of a kind: its count, the remedy, and up to 20 places. At the end the lines of the dataset card, if there is one.
+    Each kind has its count, the remedy, and up to 20 places. At the end are the lines of the dataset card, if there is
+    one.
     """
     for count_name in ("shards", "samples", "errors", "warnings", "notes"):
         yield f"{count_name}: {facts[count_name]}"
@@ -125,7 +127,10 @@ def place_in_words(place: Facts) -> str:
 
 
 def parts(facts: Facts) -> Iterator[Part]:
-    """Yield the *facts* of `tarcheck --json` as parts of a report: pairs (line, its style), a `Section` of findings."""
+    """Yield the *facts* of `tarcheck --json` as parts of a report: pairs (line, its style), a `Section` of findings.
+
+    The last are the lines of the dataset card, if there is one.
+    """
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
         names = printable(" ".join(facts["undecoded"]))
@@ -140,7 +145,10 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def finding_parts(findings: Sequence[Facts]) -> Iterator[Part]:
-    """Yield a table of *findings*, then each kind with its meaning, first places and remedy."""
+    """Yield a table of *findings*, then each kind with its meaning, first places and remedy.
+
+    *findings*: the list "findings" in the facts of `tarcheck --json`; if it is empty, one line says so.
+    """
     if not findings:
         yield "nothing found", ""
         return

@@ -120,7 +120,7 @@ def _encode_bands(indexed: Image) -> str:
 def draw_half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
     """Return *picture* as *rows* lines of *columns* half blocks (▀), each with one colour above another.
 
-    *exact*: any colour; else the nearest of the 256 of xterm. Every line ends with the default colours.
+    *exact*: True for any colour; False: the nearest of the 256 of xterm. Every line ends with the default colours.
     """
     from PIL import Image
 
@@ -139,7 +139,10 @@ def draw_half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) ->
 
 
 def _draw_line(upper: list[str], lower: list[str]) -> str:
-    """Return a line of half blocks: colours of the *upper* and *lower* halves; a code only where a colour changes."""
+    """Return a line of half blocks, with an escape code only where a colour changes.
+
+    *upper*, *lower*: colours of the halves of each block, as in an escape code after "38;" or "48;", such as "5;16".
+    """
     cells = list(zip(upper, lower, strict=True))
     parts = []
     for before, cell in pairwise([("", ""), *cells]):

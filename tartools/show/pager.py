@@ -32,7 +32,8 @@ class History:
     """The *samples*, read as far as the user has gone; the last ones are kept to go back to.
 
     Attributes: first: number of the first sample that is kept. is_at_end: True if all samples have been read.
-    `history[number]` is the sample *number*, which must be kept. Each sample read is counted in *account* as written.
+    `read_to` reads on; `history[number]` is the sample *number*, from 0, which must be read and kept. Each sample read
+    is counted in *account* as written.
     Holds: 10,000 samples (MAX_SAMPLES_KEPT), or 256 MiB of them (MAX_KEPT_MEMORY); ranges of files do not count.
     """
 
@@ -78,7 +79,7 @@ def memory_bytes(sample: Sample) -> int:
 
 
 class Pager:
-    """Shows *samples* on a terminal, one at a time or as a grid, as the user presses keys.
+    """Shows *samples* on a terminal, one at a time or as a grid, as the user presses keys: call `run`.
 
     *keyboard*: reads keys and writes to the terminal. `screen()`: returns its present size and abilities. *account*:
     counts the samples read. *total*: number of all samples; None if unknown. It reads no further than needed. Holds:
@@ -102,7 +103,10 @@ class Pager:
         self._note = self._query = ""
 
     def run(self) -> None:
-        """Show samples until the user quits; return at once if there are none. Raises: TarToolsError."""
+        """Show samples until the user quits; return at once if there are none.
+
+        Raises: TarToolsError if a sample can't be read or drawn.
+        """
         self._number = self._seen.read_to(0)
         while self._number >= 0:
             self._show()
@@ -130,7 +134,10 @@ class Pager:
                 self._go_to(self._number + (step if key in NEXT_KEYS else -step))
 
     def _go_to(self, number: int) -> None:
-        """Make sample *number*, from 0, the current one; if there is none, the first or last kept, and set a note."""
+        """Make sample *number*, from 0, the current one; if there is none, the first or last kept, and set a note.
+
+        A key pressed while samples are read stops that; then the current sample is the last one read.
+        """
         before = self._number
         while self._seen.count <= number and not self._seen.is_at_end:
             self._seen.read_to(min(number, self._seen.count + SAMPLES_PER_STATUS - 1))
@@ -156,8 +163,9 @@ class Pager:
     def _search(self) -> None:
         """Ask for words; go to the next sample that has all of them in its key and texts.
 
-        After the last sample comes the first that is kept. An empty line repeats the last search. Raises: StorageError
-        if a payload can't be read.
+        After the last sample comes the first that is kept. If none is found, or a key pressed meanwhile stops the
+        search, the current sample stays, and a note says so. An empty line repeats the last search. Raises:
+        StorageError if a payload can't be read.
         """
         self._query = self._ask("/") or self._query
         if not self._query:
@@ -178,7 +186,10 @@ class Pager:
             self._number, self._note = match, "from the first again"
 
     def _ask(self, question: str, typed: str = "") -> str:
-        """Return the line that the user types after *question*; "" after Escape. *typed*: its beginning."""
+        """Return the line that the user types after *question*; "" after Escape, or Backspace on an empty line.
+
+        *typed*: the beginning of the line.
+        """
         line_bytes = bytearray(typed.encode())
         while True:
             line = f" {question}{printable(line_bytes.decode(errors='replace'))}"

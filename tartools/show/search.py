@@ -39,7 +39,8 @@ def has_words(sample: Sample, words: Sequence[str]) -> bool:
 def texts_of(sample: Sample) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each member of *sample* that may be text, decompressed, both in small letters.
 
-    Of a text over 1 MiB (MAX_SEARCHED_BYTES) only the beginning.
+    Only the first 1 MiB (MAX_SEARCHED_BYTES) of a text is read. Members that can't be decompressed are skipped. Raises:
+    StorageError if a payload can't be read.
     """
     for member in sample.members:
         if suffix_of(field_name(member)) in NO_TEXTS:

@@ -28,7 +28,7 @@ class Section(NamedTuple):
         more: text below the table.
         columns: their names, each after a sign: < left, > right, | bars. The first column names the rows.
         rows: their cells: texts, or shares from 0 to 1, which become bars.
-        filters: on a page, the filter that finds the samples of each row; None for a row without one.
+        filters: on a page, for each row the filter that finds its samples, or None; () if no row has one.
 
     If the table is too wide for the terminal, bars are left out, then words are cut, then the last columns are left
     out.
@@ -117,7 +117,7 @@ def shorten(text: str, width: int = MAX_WORD_CHARS) -> str:
 
 
 def share_of(part: float, total: float) -> float:
-    """Return *part* / *total*, from 0 to 1; 0 if both are 0."""
+    """Return *part* / *total*, from 0 to 1. A total below 1 counts as 1, so that the share of 0 is 0."""
     return part / max(total, 1)
 
 

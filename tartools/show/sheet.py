@@ -35,14 +35,14 @@ Described = Sequence[tuple[Member, Description]]
 
 
 class Tile(NamedTuple):
-    """A picture on the terminal, with its label below.
+    """A picture, or the first frame of a video, on the terminal, with its label below.
 
     Attributes:
       columns, rows: its size in cells.
       lines: its lines, if it is drawn by text, or a message.
       drawing: otherwise the escape code that draws it at the cursor.
       label: text under it.
-      broken: True if the picture can't be decoded.
+      broken: True if it is damaged; False also if it is only too large to be decoded.
     """
 
     columns: int
@@ -77,7 +77,7 @@ def draw_rows(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (text, count of samples, lines that the text takes), for as many *samples* as fit side by side on *screen*.
 
-    *note*: called with each sample and True if a picture or sound in it is broken.
+    *note*: called with each sample and True if a picture, sound, video or compressed payload in it is broken.
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NO_PROTOCOL:
@@ -112,7 +112,7 @@ def draw_rows(
 
 
 def is_broken(described: Described) -> bool:
-    """True if one of the members *described* is a broken picture or sound."""
+    """True if one of the members *described* is a broken picture, sound or video, or damaged compressed data."""
     return any(description.kind == "broken" for _, description in described)
 
 
@@ -166,7 +166,8 @@ def grid_size(screen: Screen) -> tuple[int, int]:
 def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
     """Return text that fills *screen* but its last row with a thumbnail of each of *samples*, under its key.
 
-    A thumbnail is the first picture, or else the beginning of the text. *marked_index*: the sample whose key is marked.
+    A thumbnail is the first picture or video, or else the beginning of the list of fields. *marked_index*: index in
+    *samples* of the one whose key is marked.
     """
     across, down = grid_size(screen)
     max_columns, max_rows = (
@@ -181,9 +182,10 @@ def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> s
 
 
 def draw_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
-    """Return *sample* as a block for a grid: its key, then its first picture if *screen* draws it, else its fields.
+    """Return *sample* as a block for a grid: its key, then its first picture or video if *screen* draws it.
 
-    *max_columns*: width of the block. *max_rows*: height without the key. *marked*: highlight the key.
+    Else the key is followed by the list of fields. *max_columns*: largest width of the block. *max_rows*: largest
+    height without the key and the empty line at the end. *marked*: True to highlight the key.
     """
     from rich.cells import set_cell_size
 
@@ -209,10 +211,10 @@ def describe_members(sample: Sample, screen: Screen) -> Described:
 
 
 def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int, max_rows: int) -> list[Block]:
-    """Return *sample* as blocks whose pictures fit side by side into the width of *screen*.
+    """Return *sample* as blocks, at least one, whose pictures and videos fit side by side into the width of *screen*.
 
     *members*: its members with their descriptions. A picture and its label take at most *max_columns* columns, a
-    picture *max_rows* rows. The last block has the text of the other fields.
+    picture *max_rows* rows. The first block has the key as title, the last the text of the other fields.
     """
     drawn: list[tuple[Member, Description]] = []
     described: list[tuple[Member, Description]] = []
@@ -234,7 +236,7 @@ def draw_tile(member: Member, description: Description, screen: Screen, max_colu
     """Return the tile of the picture or video *member* for *screen*; if it can't be decoded, a message in a frame.
 
     *description*: of *member*; its kind says how to decode it, its text is for the label. *max_columns*, *max_rows*:
-    the largest size, in cells.
+    the largest size, in cells. Raises: TarToolsError if the member can't be read, or PyAV, for videos, is missing.
     """
     name = printable(field_name(member)) or "-"
     try:
@@ -322,7 +324,10 @@ def draw_tile_pictures(blocks: Sequence[Block], tallest: int) -> str:
 
 
 def in_columns(widths: Sequence[int], parts: Sequence[str]) -> str:
-    """Return *parts* on one line, each padded to its number of columns in *widths*, without blanks at the end."""
+    """Return *parts* on one line, each padded to its number of columns in *widths*, with PICTURE_GAP_COLUMNS between.
+
+    Blanks at the end of the line are removed.
+    """
     padded = (part + " " * (width - line_columns(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * PICTURE_GAP_COLUMNS).join(padded).rstrip(" ")
 
@@ -355,7 +360,7 @@ def line_columns(line: str) -> int:
 
 
 def fit_line(line: str, width: int) -> str:
-    """Return *line*, cut to *width* columns and an ellipsis if it is longer.
+    """Return *line*; if it is longer than *width* columns, cut to that, the last one being an ellipsis.
 
     >>> fit_line("abcdef", 4), fit_line("abcd", 4)
     ('abc…', 'abcd')

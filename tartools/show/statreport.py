@@ -28,8 +28,8 @@ HISTOGRAM_STEPS = 12  # of a histogram
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
     """Return the facts of --json about the samples in *summary*, read from the shards *urls*.
 
-    Keys: samples, members, bytes, shards, and fields and combinations of fields, None if there are too many. *size*:
-    bytes of the shards, decompressed. *torn*: keys that return later in their shard.
+    Keys: samples, members, bytes, shards; fields and combinations of fields, None if there are too many; values, only
+    if columns were counted. *size*: bytes of the shards, decompressed. *torn*: keys that return later in their shard.
     """
     combinations = sort_by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     facts = {
@@ -56,7 +56,10 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
 
 
 def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, Any]:
-    """Return the facts of --json about the *values* of the column *name*; *samples*: count of all samples."""
+    """Return the facts of --json about the *values* of the column *name*; *samples*: count of all samples.
+
+    Keys: field, samples (with a value), missing (number without), missing_in (first key without, or None), classes.
+    """
     return {
         "field": name,
         "samples": values.samples,
@@ -67,15 +70,21 @@ def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, 
 
 
 def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
-    """Return the facts of --json about the classes of *field*: how many, their counts, and how many are too long."""
+    """Return the facts of --json about the classes of *field*.
+
+    Keys: values (number), counts (by class, largest first), both None if over 1,000; long (number of too long values).
+    """
     counts = None if field.classes is None else sort_by_count(field.classes)
     return {"values": None if counts is None else len(counts), "counts": counts, "long": field.long}
 
 
 def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Container[bytes]) -> dict[str, Any]:
-    """Return the facts of --json about one *field*, called *name*: counts, missing keys, sizes, classes, pictures.
+    """Return the facts of --json about one *field*, called *name*. *summary*: all samples.
 
-    *summary*: all samples. *torn*: keys that return later in their shard.
+    Keys: field, members, samples (with it), missing (number without), missing_in (first key without, or None),
+    missing_keys (first keys without, if most samples have it; None if unknown), torn (the first key without that is in
+    *torn*, or None), bytes, sizes, histogram; classes, pictures, lengths if any. *torn*: keys that return later in
+    their shard.
     """
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
     lacking = summary.keys_lacking(name) if field.samples < samples else []
@@ -118,7 +127,11 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
 
 
 def facts_of_lengths(lengths: LengthCounts) -> dict[str, Any]:
-    """Return the facts of --json about the *lengths* of sounds or videos, in hours and seconds, and broken ones."""
+    """Return the facts of --json about the *lengths* of sounds or videos.
+
+    Keys: count (without broken ones), hours and seconds in all; min, median and max in seconds, None if count is 0;
+    broken (number), broken_in (first key or None), why (the reason there), broken_keys (first keys).
+    """
     times, broken = lengths.microseconds, lengths.broken
     return {
         "count": sum(times.buckets.values()),
@@ -135,7 +148,7 @@ def facts_of_lengths(lengths: LengthCounts) -> dict[str, Any]:
 
 
 def spread_facts(numbers: Distribution) -> dict[str, int | None]:
-    """Return the minimum, median and maximum of *numbers* as a dict; None for each if there are no numbers."""
+    """Return the dict of min, median and max of *numbers*; each is None if there are no numbers."""
     has_numbers = numbers.minimum is not None
     return {"min": numbers.minimum, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.maximum}
 
@@ -260,7 +273,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
 
 
 def class_lines(name: str, classes: Facts) -> Iterator[str]:
-    """Yield the facts of the *classes* of the field or column *name*, one per line."""
+    """Yield the *classes*, facts from `facts_of_classes`, of the field or column *name* (escaped), one per line."""
     yield f"classes {name}: {TOO_MANY_VALUES if classes['values'] is None else classes['values']}"
     for value, count in (classes["counts"] or {}).items():
         yield f"class {name} {shorten(value)}: {count}"
@@ -269,7 +282,7 @@ def class_lines(name: str, classes: Facts) -> Iterator[str]:
 
 
 def sides_in_words(pictures: Facts) -> str:
-    """Return the widths and heights in *pictures*, the facts of a field, in words: minimum, maximum and median."""
+    """Return the widths and heights in *pictures*, from the facts of a field, in words: minimum, maximum and median."""
     return ", ".join(
         f"{side} {range_facts['min']} to {range_facts['max']}, median {range_facts['median']}"
         if range_facts["min"] != range_facts["max"]
@@ -279,10 +292,7 @@ def sides_in_words(pictures: Facts) -> str:
 
 
 def broken_in_words(payloads: Facts) -> str:
-    """Return the number of broken payloads, and the key of the first and the reason, in words.
-
-    *payloads*: facts of --json about the pictures or lengths of a field.
-    """
+    """Return the count, first key and reason of broken *payloads*, facts of the pictures or lengths of a field."""
     return f"{payloads['broken']}, first {shorten(payloads['broken_in'])} ({payloads['why']})"
 
 
@@ -292,10 +302,7 @@ def shorten_keys(first_keys: Sequence[str]) -> list[str]:
 
 
 def torn_words(field: Facts) -> str:
-    """Return the sentence that a sample without *field* has its key again later in the shard, with advice to sort.
-
-    *field*: the facts of a field; its "torn" is the key.
-    """
+    """Return the sentence that the key in "torn" of *field*, its facts, returns later in its shard; advise to sort."""
     return f"{shorten(field['torn'])} comes back in its shard; {SORT_HINT}"
 
 
@@ -330,9 +337,9 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def field_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the tables about fields in *facts*: how many samples have each, their sizes, their pictures.
+    """Yield the tables about fields in *facts*: how many samples have each, their sizes, pictures and lengths.
 
-    There are also tables of the first keys without a field that most samples have, and of broken pictures.
+    There are also tables of the first keys without a field that most samples have, and of the first broken ones.
     """
     fields = facts["fields"]
     if fields is None:
@@ -471,7 +478,10 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
 
 
 def flaw_lines(summary: Summary) -> Iterator[str]:
-    """Yield a line about samples in *summary* that are broken, and one for each field that most have and some lack."""
+    """Yield a line about broken samples in *summary*, and one for each field that most have and some lack.
+
+    Only the former if there are too many combinations of fields.
+    """
     if broken := summary.findings.get("broken"):
         yield flaw_line("broken", broken.count, broken.first, summary.samples)
     if summary.many_combinations:

@@ -83,7 +83,7 @@ def detect_screen(protocol: str = AUTO) -> Screen:
 def guess_protocol(environment: Mapping[str, str]) -> str:
     """Return the best protocol for pictures (one of PROTOCOLS) of the terminal that *environment* describes.
 
-    *environment*: environment variables. It is half blocks if the terminal is unknown, or inside tmux and screen.
+    *environment*: environment variables. Inside tmux and screen, and for an unknown terminal, half blocks are the best.
 
     >>> guess_protocol({"TERM": "xterm-kitty"}), guess_protocol({"TERM": "xterm-256color", "LC_TERMINAL": "iTerm2"})
     ('kitty', 'iterm')
@@ -107,8 +107,8 @@ def guess_protocol(environment: Mapping[str, str]) -> str:
 def terminal_size() -> tuple[int, int, tuple[int, int]]:
     """Return (columns, rows, (width, height) of a character in pixels) of the terminal; 80 by 24 if unknown.
 
-    COLUMNS and LINES override the system's size of the terminal of stdout, or else (stdout is a pager) of stderr or
-    stdin.
+    The environment variables COLUMNS and LINES override the system's size of the terminal of stdout, or else (stdout is
+    a pager) of stderr or stdin. The result is at least 20 by 8; a character has (10, 20) pixels if unknown.
     """
     columns = rows = across = down = 0
     for fd in (1, 2, 0):
@@ -163,8 +163,9 @@ KEY_NAMES = {
 class Keyboard:
     """The terminal of this process, opened for itself: reads keys and shows text while `take_over` holds it.
 
-    `wake`: file descriptor of a pipe; a byte written there makes `read_key` return REDRAW_KEY. Raises: UsageError if
-    the process has no terminal.
+    Call `take_over`, and at the end `restore` and `close`, or use the function `take_over` of this module, which also
+    handles signals. `wake`: file descriptor of a pipe; a byte written there makes `read_key` return REDRAW_KEY, unless
+    it is signal.SIGALRM. Raises: UsageError if the process has no terminal.
     """
 
     def __init__(self) -> None:
@@ -237,8 +238,8 @@ class Keyboard:
 def take_over() -> Iterator[Keyboard]:
     """Take over the terminal of this process for the body of `with`, and restore it however the body ends.
 
-    It is restored while the process is stopped by Ctrl-Z, too. Only for the main thread. Raises: UsageError if the
-    process has no terminal.
+    Yields the `Keyboard`, closed at the end. The terminal is restored while the process is stopped by Ctrl-Z, too. Only
+    for the main thread. Raises: UsageError if the process has no terminal.
     """
     keyboard = Keyboard()
 

@@ -12,8 +12,9 @@ from tartools.samples.values import payload_digests
 def digest_columns(same: Combination, size: int) -> tuple[list[bytes], list[Sequence[bytes]]]:
     """Return (fields, columns): names of the fields of the samples *same*, and for each a column of payload digests.
 
-    Fields are in the order of their bytes. A column has one digest of *size* bytes a sample. If samples have a field
-    twice, it has two columns, and the digests of each sample are in order.
+    Fields are in the order of their bytes. A column has one BLAKE2b digest of *size* bytes a sample. If samples have a
+    field twice, it is in *fields* twice, with two columns, in which the digests of each sample are sorted.
+    Raises: StorageError if a file has changed.
     """
     fields = [field.encode("utf-8", "surrogateescape") for field in same.fields]
     order = sorted(range(len(fields)), key=fields.__getitem__)

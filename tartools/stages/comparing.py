@@ -43,9 +43,10 @@ class DiffSide(NamedTuple):
     def contents(self, account: Account) -> Iterator[bytes]:
         """Yield a record for each sample, in an order that is quick to sort: encoded key, position in 8 bytes, content.
 
-        The content has the names of the fields and a digest of each payload: see `content_records`.
-        Counts the samples in *account*, as read and written. Raises: the failure of an input that ended before it was
-        read to its end.
+        The position is the number of the task << POSITION_SHIFT, plus the number in the task: `resolve_positions`
+        makes positions in the input of them, with `counts`. The content has the names of the fields and a digest of
+        each payload: see `content_records`. Counts the samples in *account*, as read and written.
+        Raises: TarFormatError and StorageError for a damaged or changed input.
         """
 
         def work(task: ShardTask[int]) -> Iterator[bytes]:
@@ -64,7 +65,7 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
     """Return the digest of the data set *urls*: the sum of its samples' digests (`digest_of_batch`) modulo 2**256.
 
     The order of samples does not count. `account`: counts them, as read and written. `max_workers`: up to so many
-    workers read. Raises: the errors of reading.
+    workers read. Raises: TarFormatError and StorageError for a damaged or changed input.
     """
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:
@@ -102,8 +103,8 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
     """Return a record for each sample of *batch*, with the next of *positions*; records sort by key and position.
 
-    A record is the key, as `sortkeys.text_bytes` encodes it, the position in 8 bytes, and the content: names of the
-    fields, and a digest of 16 bytes for each payload.
+    Order: samples with the same fields are together. A record is the key, as `sortkeys.text_bytes` encodes it, the
+    position in 8 bytes, and the content: names of the fields, and a digest of 16 bytes for each payload.
     """
     records: list[bytes] = []
     places = [position.to_bytes(POSITION_SIZE, "big") for position in islice(positions, len(batch))]
@@ -117,11 +118,11 @@ def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
 
 
 def digest_of_batch(batch: Batch) -> int:
-    """Return the sum of the digests of the samples of *batch*, as numbers.
+    """Return the sum of the digests of the samples of *batch*, each as a big-endian number of 32 bytes.
 
     The digest of a sample is the BLAKE2b digest, of 32 bytes, of its key, then for each field its name and the BLAKE2b
-    digest of its payload, in the order of `digest_columns`. Before key and names is their length as 8 bytes,
-    big-endian.
+    digest, of 32 bytes, of its payload, in the order of `digest_columns`. Before key and names is their length as 8
+    bytes, big-endian.
     """
     from tartools.samples.digests import blake2b
 
@@ -151,8 +152,8 @@ class Change(NamedTuple):
 
     `kind`: EQUAL, ADDED (only in B), REMOVED (only in A), CHANGED or REORDERED.
     `key`: as `sortkeys.text_bytes` encodes it.
-    `before`, `position`: position in A and in B, 8 bytes big-endian; b"" if it is not there, or not asked for.
-    `fields`: names of the changed fields; one that only A has begins with -, one that only B has with +.
+    `before`, `position`: position in A and in B, 8 bytes big-endian; b"" if it is not there; REORDERED has no `before`.
+    `fields`: of CHANGED, names of the changed fields; one that only A has begins with -, one that only B has with +.
     """
 
     kind: str
@@ -180,11 +181,11 @@ def _parse_records(
 
 
 def find_changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts: Counter[str]) -> Iterator[Change]:
-    """Compare the first input (A) and the second input (B) of tardiff; yield a `Change` for each sample, by key.
+    """Compare the first input (A) and the second input (B) of tardiff; yield their `Change`s, sorted by key.
 
     *records_a*, *records_b*: their content records, sorted. The first sample of a key in A is compared with the first
-    in B, and so on; equal samples are yielded, too. Adds to *counts*, under REPEATED_COUNTERS, how many samples of each
-    input have the key of an earlier one.
+    in B, and so on: each pair gives one change, also if it is equal, and each sample without a partner one. Adds to
+    *counts*, under REPEATED_COUNTERS, how many samples of each input have the key of an earlier one.
     """
     of_a, of_b = (
         _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED_COUNTERS, strict=True)
@@ -206,9 +207,10 @@ def find_changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts:
 
 
 def changed_fields(content_a: bytes, content_b: bytes) -> tuple[str, ...]:
-    """Return the names of the fields that differ between the contents of two records, sorted.
+    """Return the names of the fields that differ between *content_a* and *content_b*, of two records, sorted.
 
-    -name is only in *content_a*, +name only in *content_b*; other fields have different payloads.
+    A content is the part of a record after the position. -name is only in *content_a*, +name only in *content_b*; other
+    fields have different payloads.
     """
     a, b = digests_by_field(content_a), digests_by_field(content_b)
     unlike = (field for field in sorted({*a, *b}) if a.get(field) != b.get(field))

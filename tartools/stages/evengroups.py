@@ -43,8 +43,9 @@ class GroupCounts(NamedTuple):
 class Imbalance:
     """The samples of each class in each part, and how much adding a group to a part changes the imbalance.
 
-    *parts*: with their shares. *totals*: samples of each class.
-    `counts`: for each part, the samples of each class, and at last of all.
+    *parts*: with their shares. *totals*: samples of each class, in the whole data set. All parts are empty at first;
+    `add` puts a group into one.
+    `counts`: for each part, a list: its samples of each class, and as last item its samples of all classes.
     """
 
     def __init__(self, parts: Sequence[Part], totals: Sequence[int]) -> None:
@@ -61,7 +62,7 @@ class Imbalance:
         return sum(count / self._totals[index] for index, count in self._with_size(group))
 
     def change(self, group: GroupCounts, part: int, sign: int = 1) -> float:
-        """Return the change of imbalance if *group* were added to *part* (or, *sign* -1, taken from it)."""
+        """Return the change of imbalance if *group* were added to *part*, an index (or, *sign* -1, taken from it)."""
         counts, targets, totals = self.counts[part], self._targets[part], self._totals
         return sum(
             count * (count + sign * 2 * (counts[index] - targets[index])) / (targets[index] * totals[index])
@@ -75,11 +76,11 @@ class Imbalance:
             counts[index] += sign * count
 
     def best_part(self, group: GroupCounts) -> int:
-        """Return the part to which *group* adds least; of equal ones the first."""
+        """Return the index of the part where *group* adds least to the imbalance; of equal ones the first."""
         return min(range(len(self.counts)), key=lambda part: self.change(group, part))
 
     def _with_size(self, group: GroupCounts) -> Iterator[tuple[int, int]]:
-        """Yield (class, samples of *group*) for each of its classes, and for the class of all samples."""
+        """Yield (index of the class, samples of *group*) for each of its classes, then (-1, all its samples)."""
         yield from group.counts
         yield -1, sum(count for _, count in group.counts)
 
@@ -110,9 +111,10 @@ class Imbalance:
 
 
 def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> "array[int]":
-    """Return the index of the part of each of *groups*, by its number, so that *imbalance*, empty so far, is small.
+    """Return the index of the part of each of *groups*, by its number, so that *imbalance* is small.
 
-    The numbers of groups are 0, 1, and so on. Order: the result depends on hashes and counts, not on these numbers.
+    *imbalance*: without groups so far; all are added to it, each in its part. The numbers of groups are 0, 1, and so
+    on. Order: the result depends on hashes and counts, not on these numbers.
     Holds: 32 MiB of groups, the others in unnamed files, and two bytes a group.
     """
     parts = array("H")

@@ -113,12 +113,12 @@ class Mixture(Generic[Item]):
         ended, and "longest" iterates the source once more, until each has ended once.
     `seed`: of the random order. `total`: the most items, None for no limit. `rekey`: template of the new keys, for
         advice in warnings.
-    `account`: gets the warnings, about samples left out and repeated keys.
+    `account`: gets the warnings, about samples left out and repeated keys, and counts the former as left out.
     `item_counts`: number of items of each source so far. `rounds`: number of restarts of each source. `ended_sources`:
         numbers of the sources that have ended, in order.
 
-    Iterating yields (item, number of the source, round). Order: that of each source. Holds: the batches of the sources,
-    which are all open at once. A source without items can't be repeated, and has to raise an error itself.
+    Iterating yields (item, number of the source, its round, from 0). Order: that of each source. Holds: the batches of
+    the sources, which are all open at once. A source without items can't be repeated, and has to raise an error itself.
     """
 
     def __init__(
@@ -145,7 +145,10 @@ class Mixture(Generic[Item]):
         self._repeated_key: bytes | None = None  # one of these that comes again
 
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield (item, number of the source, round), at most *total* of them; then report the samples left out."""
+        """Yield (item, number of the source, round), at most *total* of them; then warn of the samples left out.
+
+        Those that can be counted quickly are counted in the account as read and left out.
+        """
         yield from islice(self.draw_items(), self._total)
         self._report()
 

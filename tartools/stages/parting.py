@@ -53,7 +53,7 @@ def label_samples(
     Both: to *parts* by the hash, so that each gets its share of the samples of each value. Neither: all to the part "".
     `group`, with *parts*: all samples with one value of it go to one part, by the hash of that value.
     `check(value)`: raises ValueError if a value of *column* can't be the name of a part.
-    `spread(counts)`: if given, called first with the number of samples of each part.
+    `spread(counts)`: if given, called with the number of samples of each part before the iterator is returned.
 
     Raises: SampleError for a missing value, or one that can't be a name; and if samples differ from those that were
     counted before.
@@ -145,7 +145,7 @@ def make_group_labeller(parts: Sequence[shares.Part], group: Column | None) -> C
 def sort_entries(batch: Batch, column: Column) -> Iterator[bytes]:
     """Yield a sort entry (bytes) for each sample of *batch*: value of *column*, hash of the key in 8 bytes, key.
 
-    Entries compare by value, then hash, then key.
+    Entries compare by value, then hash, then key. Raises: SampleError for a sample without a value.
     """
     for value, key in zip(shares.values_of(batch, column), batch.keys, strict=True):
         number = shares.hash_key(key).to_bytes(LENGTH_BYTES, "big")
@@ -153,7 +153,10 @@ def sort_entries(batch: Batch, column: Column) -> Iterator[bytes]:
 
 
 def group_entries(batch: Batch, group: Column, column: Column) -> Iterator[bytes]:
-    """Yield a sort entry (bytes) for each sample of *batch*: value of *group*, value of *column*, key."""
+    """Yield a sort entry (bytes) for each sample of *batch*: value of *group*, value of *column*, key.
+
+    Raises: SampleError for a sample without one of these values.
+    """
     values = zip(shares.values_of(batch, group), shares.values_of(batch, column), batch.keys, strict=True)
     for group_value, value, key in values:
         yield b"".join(map(text_bytes, (shares.bytes_of_value(group_value), shares.bytes_of_value(value), key)))

@@ -51,7 +51,7 @@ class Location(NamedTuple):
 
 
 def reopen(url: str) -> io.FileIO:
-    """Open the plain local file *url* again. Raises: StorageError if it is no longer a plain local file."""
+    """Open the plain local file *url* again. Raises: StorageError if it is missing, or no longer a plain local file."""
     file = storage.open_read(url).file
     if file is None:
         raise StorageError("this is no longer a regular file", url=url)
@@ -68,6 +68,10 @@ class PartMember(NamedTuple):
 
 class SampleFiles:
     """The places of samples until they are written: plain local files that have them, and one scratch file for copies.
+
+    `store` (one sample) and `location_of` (a batch) return locations; `sample`, `members` and `gather_samples` return
+    the samples there. Call `check` after the last: it compares the versions of all files. The others raise
+    StorageError, too, if they open a file again that has changed.
 
     Shards have numbers. `urls`: numbered from the start, so that forks use the same numbers; further shards get the
     next numbers. `tmpdir`: folder of the scratch file. Up to 128 files stay open.
@@ -99,7 +103,7 @@ class SampleFiles:
         return shard, bounds
 
     def store(self, sample: Sample) -> Location:
-        """Return the location of *sample*; its bytes are copied to the scratch file unless they are in a plain file."""
+        """Return the location of *sample*; copy it to the scratch file unless it lies in one piece in a plain file."""
         shard = self._number(sample.shard)
         file, start, end = find_extent(sample.members)
         if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
@@ -139,7 +143,7 @@ class SampleFiles:
         return Sample.at(key, file, begin, end, url)
 
     def members(self, key: bytes, parts: Sequence[Location]) -> list[PartMember]:
-        """Return the members of all *parts*, locations of parts of the sample *key*, in order.
+        """Return the members of all *parts*, locations of parts of the sample *key*, in order, as ranges of files.
 
         Parts are copied to the scratch file first if there are over 64, or if those of up to 1 MiB have over 16 MiB in
         all.

@@ -99,7 +99,7 @@ def select_fields(
     Adds a check to `account.watched`: it raises SampleError if no sample had any field of a word, and warns if no
     sample had a field that is *dropped*. It may be called before the end, where a later stage stops.
 
-    Raises: SampleError if two members would get one name.
+    Raises: SampleError if a renamed member would get the name of another one.
     """
     fold: Callable[[str], str] = str if verbatim else str.lower
     unwanted = {fold(name): name for name in dropped}
@@ -144,8 +144,9 @@ def _choose_fields(
 ) -> list[tuple[int, str | None]]:
     """Return (index, new name or None) of each of *names*, the fields of a sample, that *words* select.
 
-    A field that two words ask for comes twice. `fold`: makes names equal that count as one. `unwanted`: folded names to
-    drop. `unseen`: words that no sample had so far; those that match are removed.
+    The index is that in *names*; without *words*, all fields are selected. A field that two words select under
+    different names comes twice. `fold`: makes names equal that count as one. `unwanted`: folded names to drop.
+    `unseen`: words that no sample had so far; words that match are removed.
     """
     folded = [fold(name) for name in names]
     if not words:
@@ -170,9 +171,10 @@ def select_by_specs(
 ) -> Iterator[Sample]:
     """Return *samples* with only the fields that *specs* select, without *excluded* ones; members keep their order.
 
-    Both are texts of words (`a`, `a;b`, `new=a`) separated by blanks; without any, *samples* is returned as it is. Case
-    is ignored unless *verbatim*. Samples without a member left are counted as left out in *account*. Raises: UsageError
-    for a bad word; SampleError, later, for a word that no sample has a field for, or two members of one name.
+    *specs*: texts of words (`a`, `a;b`, `new=a`). *excluded*: texts of names. Both are separated by blanks; without
+    any, *samples* is returned as it is. Case is ignored unless *verbatim*. Samples without a member left are counted as
+    left out in *account*. Raises: UsageError for a bad word; the iterator raises SampleError if a renamed member would
+    get the name of another one, and `account.check()` if no sample has a field of some word.
     """
     if not (specs or excluded):
         return samples
@@ -183,8 +185,9 @@ def select_by_specs(
 def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:
     """Yield *samples* with new keys: *template* with {index}, {key}, {shard} and text fields ({cls}) filled in.
 
-    Names of fields compare without case unless *verbatim*. Raises: UsageError for a bad template; SampleError for a
-    field that is missing or no text, and for a new key that would not read back.
+    {index} is the number of the sample, from 0; {shard} the name of its file without .tar or .tar.gz. Names of fields
+    compare without case unless *verbatim*. Raises: UsageError for a bad template; SampleError for a field that is
+    missing or no text, and for a new key that would not read back.
     """
     make = make_rekeyer(template, verbatim=verbatim)
     for index, sample in enumerate(samples):
@@ -199,8 +202,8 @@ def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: b
     too.
 
     Raises: UsageError for a bad template. The function raises SampleError for a key that would not read back (empty, or
-    with a dot in its base name), a field that is missing or no text, and a key with fields in it that is absolute or
-    has a part `..`.
+    with a dot in its base name), a field that is missing or no text, and a key made of fields that is absolute or has
+    a part `..`.
     """
     numbers = ("index", *more_numbers)
     try:

@@ -38,7 +38,10 @@ def make_key_hash(seed: int) -> Callable[[bytes], int]:
 
 
 def parse_value_column(text: str) -> Column:
-    """Return the column that *text* describes. Raises: UsageError, also for `__index__`, no value of a sample."""
+    """Return the column that *text* describes, such as `cls` or `json:label.name`.
+
+    Raises: UsageError if it describes none, or `__index__`, which depends on the order and is no value of a sample.
+    """
     column = parse_column(text)
     if INDEX_NAME in column.choices:
         raise UsageError(f"{INDEX_NAME} is not a value of a sample: it depends on the order")
@@ -50,8 +53,8 @@ def values_of(
 ) -> list[str]:
     """Return the value of *column* as text for each sample of *batch*. Raises: SampleError for one without any.
 
-    *numbers*: of the samples in the batch; None: all. With *verbatim*, values are read from the samples only, case
-    matters in names of fields, and a final newline stays.
+    *numbers*: indexes of the samples in the batch; None: all. With *verbatim*, values are read from the samples only,
+    case matters in names of fields, and a final newline stays.
     """
     if verbatim:
         read = make_getter(column, verbatim=True)

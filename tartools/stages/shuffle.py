@@ -15,11 +15,11 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 
 
 def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Account) -> Iterator[Item]:
-    """Yield *samples* in random order, through a buffer of *size* samples: for each that comes in, a random one leaves.
+    """Yield *samples* in random order: from a buffer of *size* samples a random one leaves for each that comes in.
 
-    `seed`: equal seeds and inputs give equal orders. Holds: *size* samples; the caller copies those that are views of a
-    read buffer before (`Sample.own`). Samples in the buffer when the consumer stops are counted as left out in
-    *account*.
+    The first leaves once the buffer is full; at the end of the input all leave, in random order. `seed`: equal seeds
+    and inputs give equal orders. Holds: *size* samples; the caller copies those that are views of a read buffer before
+    (`Sample.own`). Samples in the buffer when the consumer stops are counted as left out in *account*.
     """
     import random
 

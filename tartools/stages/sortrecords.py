@@ -59,9 +59,9 @@ class RowRecord(NamedTuple):
     """The record of a row, unpacked.
 
     `sort_key`: encoded value by which it is sorted.
-    `key`: key of the sample.
+    `key`: key of the sample; b"" if the table has none.
     `row`: number of the row.
-    `fields`: a number that stands for the fields of the sample, the same for the same fields.
+    `fields`: a number that stands for the fields of the sample, the same for the same fields; 2**32 - 1 if unknown.
     `never_joined`: True if the sample has no field, so that none of another row belongs to it.
     """
 
@@ -145,10 +145,11 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 
 
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
-    """Yield a list of records for each sample: adjacent ones of the sorted *records* with one key.
+    """Yield a list of records for each sample: those of the sorted *records* that have its key, in their order.
 
-    With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, one is yielded; the
-    records of the other ones are counted in *account* as left out. Order: that of their first records. Holds: the
+    With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, only the first or last is
+    yielded (a member without a field, which is a sample of its own, does not compete with samples that have fields);
+    the records of the other ones are counted in *account* as left out. Order: that of their first records. Holds: the
     records of equal sort keys.
     """
     for _, same in groupby(records, itemgetter(0)):
@@ -159,9 +160,10 @@ def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -
 def parts_by_sample(equal: list[Record], order: Order, account: Account) -> list[list[Record]]:
     """Return the records *equal*, of one sort key, in a list for each sample, whose parts have one key.
 
-    Different keys may have one sort key, such as 1 and 01 as numbers: with `order.unique`, one of these samples is
-    kept, and the records of the others are counted in *account* as left out. A member without a field is a sample of
-    its own, even if its name is the key of another sample.
+    Different keys may have one sort key, such as 1 and 01 as numbers: with `order.unique`, only the first or last of
+    these samples is kept, and the records of the others are counted in *account* as left out. A member without a field
+    is a sample of its own, even if its name is the key of another sample; with `order.unique`, one of these is kept
+    beside one sample with fields.
     """
     samples: dict[tuple[bytes, int], list[Record]] = {}
     for number, record in enumerate(equal):

@@ -40,9 +40,10 @@ def sort_rows(
 ) -> Iterator[int]:
     """Yield the row numbers of the packed `RowRecord`s *records*, sorted by *order*. The sort is stable.
 
-    By key, rows of one key must have the same fields; one of them is kept, as `order.unique` says. `account`: counts
-    the rows that are not kept as left out. Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
-    Raises: UnsortableRowsError if rows have one key, and none may be chosen; the errors of *records*.
+    With `order.unique`, only the first or last row of each value is yielded, and every row without a value; the others
+    are counted in *account* as left out. Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
+    Raises: UnsortableRowsError if, sorted by key, rows with one key are found and `order.unique` is None, or their
+    fields differ or are unknown; SampleError if no row has a value to sort by; the errors of *records*.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
     sorted_records = unpack_rows(external_sort(sortkeys.require_values(records, order), memory, tmpdir))
@@ -51,8 +52,9 @@ def sort_rows(
 
 
 def shuffle_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
-    """Yield the numbers 0 to *count* - 1 in random order, by the seed of *order*, as samples are shuffled.
+    """Yield the numbers 0 to *count* - 1 in random order, by the seed of *order*, reversed if `order.reverse`.
 
+    Samples at these positions come in the same order when they are shuffled.
     Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
     """
     import numpy as np
@@ -89,9 +91,10 @@ def has_values(inputs: RowInputs, order: Order) -> bool:
 
 
 def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
-    """Yield a packed `RowRecord` for each row of *inputs*, in order, from its columns; count the samples as read.
+    """Yield a packed `RowRecord` for each row of *inputs*, in order, from its columns; count it as read in *account*.
 
-    Raises: UnsortableRowsError if samples are sorted by key, and a row has none.
+    Only for inputs with the columns of `has_values`. Raises: UnsortableRowsError if samples are sorted by key, and a
+    row has none; SampleError if a value is not of its kind, or missing without `order.missing`.
     """
     encode_key, encode_value = sortkeys.make_key_encoder(order), sortkeys.make_value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO_FIELDS
@@ -128,8 +131,8 @@ def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> I
 def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> Iterable[str | None]:
     """Return the value of the column *name* as text for each row of *rows*, a record batch; None for null.
 
-    `name`: also `__index__`, `__shard__` or `__size__` (bytes of the sample). `first`: number of the first row.
-    `shards`: URL of each row's shard.
+    `name`: also one of three without a column of text: `__index__` (number of the row), `__shard__` (URL as shown to
+    users) or `__size__` (bytes of the sample). `first`: number of the first row. `shards`: URL of each row's shard.
     """
     if name == INDEX_NAME:
         return map(str, range(first, first + len(rows)))
@@ -145,8 +148,8 @@ def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> It
 def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
     """Return for each of *rows*, a record batch, a number that stands for its set of fields; 0 for no fields.
 
-    `numbers_by_fields`: the numbers given so far; new ones are added. UNKNOWN_FIELDS for all rows if the table does not
-    say.
+    `numbers_by_fields`: the numbers given so far; new ones are added. For all rows UNKNOWN_FIELDS, without end, if the
+    table does not list fields.
     """
     import numpy as np
 
@@ -174,7 +177,8 @@ def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Ite
     """Read all samples of *run*; yield a packed `RowRecord` for each, in the order of its rows.
 
     Row numbers are task number << POSITION_SHIFT plus the number in the task; `resolve_positions` makes positions of
-    them. `counts`: gets the number of rows of each task.
+    them. `fields` is UNKNOWN_FIELDS. `counts`: gets the number of rows of each task. Raises: SampleError if a value is
+    not of its kind, or missing without `order.missing`; TarFormatError and StorageError for a shard.
     """
     encode = sortkeys.make_encoder(order)
 
@@ -198,8 +202,10 @@ def positions_by_columns(
 ) -> Iterator[int] | None:
     """Return the row numbers of *inputs* in the order of *order*, from columns; None if they lack the values.
 
-    Counts the samples in *account*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError if a row has no
-    key, or rows have one key and none may be chosen.
+    Counts the samples in *account* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at most;
+    further records are in unnamed files in *tmpdir*. The iterator raises UnsortableRowsError if, sorted by key, a row
+    has no key, or rows have one key and none may be chosen; SampleError if a value is not of its kind, or missing
+    without `order.missing`.
     """
     if not has_values(inputs, order):
         return None
@@ -213,8 +219,9 @@ def positions_by_columns(
 def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory: int) -> Iterator[int]:
     """Return the row numbers of *inputs*, the rows of *run*, in the order of *order*, by values read from the samples.
 
-    Counts the samples in the account of *run*. Holds: *memory* bytes, 16 MiB at most. Raises: UnsortableRowsError if
-    rows have one key.
+    Counts the samples in the account of *run* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at
+    most; further records are in unnamed files. The iterator raises UnsortableRowsError if, sorted by key, rows have one
+    key, since their fields are unknown; SampleError if a value is not of its kind, or missing without `order.missing`.
     """
     counts: list[int] = []  # samples of each task
     records = records_from_samples(run, order, counts)

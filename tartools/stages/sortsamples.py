@@ -50,12 +50,13 @@ def sort_batches(
     """Yield the samples that the records *index* locate in *files*, sorted by *order*, in batches. The sort is stable.
 
     `index`: records of `index_records`, all read before the first batch is yielded. By `__key__`, all members of one
-    key become one sample. In a batch, no two samples side by side have one key. `account`: counts parts of samples that
+    key become one sample. With `order.unique`, one sample of each value is kept, and in a joined sample one member of
+    each path. In a batch, no two samples side by side have one key. `account`: counts parts of samples that
     are joined, and samples and parts left out.
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; the records of one sort key, by `__key__`;
     128 open files; two batches of 1 MiB; up to 16 MiB of a joined sample.
-    Raises: SampleError if a joined sample has a field twice and *order* does not say which one to keep; StorageError if
-    a file has changed meanwhile; the errors of *index*.
+    Raises: SampleError if a joined sample has a field twice and *order* does not say which one to keep, or if no sample
+    has a value to sort by; StorageError if a file has changed meanwhile; the errors of *index*.
     """
     records = external_sort(sortkeys.require_values(index, order), memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
@@ -66,12 +67,14 @@ def sort_batches(
 def gather_batches(
     record_lists: Iterable[list[SampleRecord]], order: Order, account: Account, files: SampleFiles
 ) -> Iterator[Batch]:
-    """Yield the sample of each of *record_lists*: small ones in batches read into memory, each larger one alone.
+    """Yield the sample of each of *record_lists*, in their order: small ones in batches, each other one alone.
 
-    Each list has the record of a sample in *files*, or the records of its parts, which are joined; *order* says which
-    of two members with one path is kept. `account`: counts joined and left-out parts. In a batch, no two samples side
-    by side have one key.
-    Holds: 1 MiB, and up to 16 MiB of a joined sample.
+    Each list has the record of a sample in *files*, or the records of its parts, which are joined; `order.unique` says
+    which of two members with one path is kept. Samples of up to 64 KiB (MAX_GATHERED_BYTES) are read into memory;
+    larger ones stay in their file. `account`: counts joined and left-out parts. In a batch, no two samples side by side
+    have one key.
+    Holds: 1 MiB, and up to 16 MiB of a joined sample. Raises: SampleError if a joined sample has a field twice and
+    `order.unique` is None; StorageError if a file has changed.
     """
     small: list[SampleRecord] = []
     size = turns = 0
@@ -99,7 +102,10 @@ def gather_batches(
 
 
 def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
-    """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*."""
+    """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*.
+
+    Raises: StorageError if a file has changed.
+    """
     _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
     return files.gather_samples(keys, begins, ends, shards, in_scratch)
 
@@ -109,8 +115,8 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 
     `position`: number of the first sample. Samples in plain local files stay there; *files* copies all others to its
     scratch file.
-    Raises: SampleError if a value is missing or not of its kind; or, sorted by key, if a sample has a field twice and
-    `order.unique` is None.
+    Raises: SampleError if a value is not of its kind, or missing without `order.missing`; or, sorted by key, if a
+    sample has a field twice and `order.unique` is None.
     """
     encode, encode_key = sortkeys.make_encoder(order), sortkeys.make_key_encoder(order)
     for batch in batches:
@@ -139,8 +145,9 @@ def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: S
 
     Of records with equal sort keys, those of earlier tasks sort first. Result: (shard number, version) of each plain
     file that holds samples.
-    Raises: SampleError if a value is missing or not of its kind, or, sorted by key, if a sample has a field twice and
-    `order.unique` is None; RestartError if a worker had to copy a sample, since the scratch file would end with it.
+    Raises: SampleError if a value is not of its kind, or missing without `order.missing`, or, sorted by key, if a
+    sample has a field twice and `order.unique` is None; RestartError if a worker had to copy a sample, since the
+    scratch file would end with it.
     """
     copied = files.copied_bytes
     yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))
@@ -152,8 +159,8 @@ def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: S
 def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: SampleFiles) -> SampleRecord:
     """Return the record of *sample* with *sort_key*; its bytes stay in its plain file, else *files* copies them.
 
-    Sorting by key, fields that occur twice are reduced to one if *order* says which. Raises: SampleError if it does not
-    say.
+    Sorted by key, of a field that occurs twice only the first or last member is kept, as `order.unique` says. Raises:
+    SampleError if a field occurs twice and `order.unique` is None.
     """
     if order.by_key and has_duplicates(sample.members):
         members = [PartMember(0, sample.shard, member) for member in sample.members]
@@ -164,8 +171,8 @@ def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: Sampl
 def join_sample(parts: list[SampleRecord], order: Order, account: Account, files: SampleFiles) -> Sample:
     """Return the sample joined from the records *parts*, all of one key; its members keep the order of the input.
 
-    `files`: has the bytes of the parts. `account`: counts parts as joined, or left out if none of their members is
-    kept.
+    `files`: has the bytes of the parts. `account`: `joined` grows by the parts with a member that is kept, without the
+    first of them; `left_out` by all other parts.
     Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
     """
     key, locations = parts[0].key, [part.location for part in parts]
@@ -180,7 +187,7 @@ def join_sample(parts: list[SampleRecord], order: Order, account: Account, files
 def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> list[PartMember]:
     """Return *members* of the sample *key*, of each path only the first or the last, as `order.unique` says.
 
-    Raises: SampleError if a path occurs twice and `order.unique` is None.
+    They keep their order. Raises: SampleError if a path occurs twice and `order.unique` is None.
     """
     by_path: dict[bytes, PartMember] = {}
     for part_member in members:

@@ -33,10 +33,10 @@ class FieldKinds(NamedTuple):
     """How fields are counted, by their names.
 
     `classes(name)`: True if values of the field are counted one by one. `columns`: the columns whose values, such as
-    those inside JSON, are counted so, too. `pictures(name)`: True if its payloads are
-    pictures to measure. `measure(member)`: returns the facts of a picture: width, height, format, ..., and last the
-    reason if it is broken. `has_length(name)`: True if its payloads are sounds or videos to measure;
-    `measure_length(name, member)`: returns (seconds, the reason if it is broken).
+    those inside JSON, are counted so, too. `pictures(name)`: True if its payloads are pictures to measure.
+    `measure(member)`: returns (width, height, format, mode, fault) of a picture. `has_length(name)`: True if its
+    payloads are sounds or videos to measure; `measure_length(name, member)`: returns (seconds or None, fault). A fault
+    is the reason why the payload is broken, None if it is sound.
     """
 
     classes: Callable[[str], bool]
@@ -54,7 +54,7 @@ def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
 
 
 def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -> Summary:
-    """Return the counts of *batch*, with the keys of the first *listed* samples of each combination of fields.
+    """Return the counts of *batch*, with the first *listed* samples of each combination of fields, (index, key).
 
     `kinds`: says which payloads are read: of classes, pictures, sounds and videos, and of its columns. `fields`: number
     of fields in all tables; if *listed* is over 1,000 (MAX_KEYS_LISTED), keys of samples with so many fields are left
@@ -97,10 +97,10 @@ def count_values(batch: Batch, column: Column) -> FieldSummary:
 
 
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
-    """Add the counts of each field of *combinations*, samples grouped by their fields, to *counts*.
+    """Set `counts.fields` to the counts of each field of *combinations*, samples grouped by their fields.
 
-    `kinds`: the fields whose values, pictures or lengths are counted. If there are over 1,000 fields
-    (MAX_DISTINCT_VALUES), none is counted, and `counts.many_fields` is set.
+    Fields that *counts* had are replaced. `kinds`: the fields whose values, pictures or lengths are counted, too. If
+    there are over 1,000 fields (MAX_DISTINCT_VALUES), `fields` stays as it is, and `counts.many_fields` is set.
     """
     columns: dict[str, list[FieldColumn]] = {}
     for same in combinations:
@@ -150,8 +150,9 @@ def _keyed_facts(
 ) -> list[tuple[str, tuple[Any, ...]]] | None:
     """Return (key, facts) of the payloads of the field *name* of *combinations*, in the order of the samples.
 
-    *facts_of*: returns the facts of the payloads of a column, the fault last; None if there are none, which is then the
-    result. Only broken payloads have their key: the others have "".
+    `facts_of(column)`: returns a tuple for each payload, the fault last (None: sound), or None for a payload to leave
+    out. If it returns None for a column, which then has no facts, the result is None. The key is "" unless the payload
+    is broken.
     """
     rows: list[tuple[int, str, tuple[Any, ...]]] = []
     for same in combinations:
@@ -170,7 +171,8 @@ def _keyed_facts(
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
     """Return the counts of the field *column*: members, sizes, and values if *kinds* counts them as classes.
 
-    Values of over 256 bytes (MAX_CLASS_BYTES) are counted as `long`. Pictures, sounds and videos are not counted here.
+    Samples are not counted, since they may have the field twice. Values of over 256 bytes (MAX_CLASS_BYTES) are counted
+    as `long`. Pictures, sounds and videos are not counted here.
     """
     field_summary = FieldSummary(len(column), Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
@@ -183,11 +185,11 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
 def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int, account: Account) -> Summary:
     """Return the counts of all *batches*, with up to *listed* keys of each combination of fields.
 
-    Columns of tables are used where they exist. `kinds`: the fields whose values or pictures are counted. `fields`:
-    number of distinct fields in all tables; if over 1,000 keys are listed, keys of samples with so many fields are left
-    out. `account`: counts the samples as read and written.
+    Columns of tables are used where they exist. `kinds`: the fields whose values, pictures or lengths are counted.
+    `fields`: number of distinct fields in all tables; if over 1,000 keys are listed, keys of samples with so many
+    fields are left out. `account`: counts the samples as read and written.
 
-    Holds: the counts. Raises: the errors of *batches*; StorageError.
+    Holds: the counts. Raises: the errors of *batches*, `count_batch` and `count_values`: StorageError, SampleError.
     """
     counts = Summary(listed)
     for batch in count_samples(batches, account, written=True):
@@ -201,9 +203,11 @@ def columns_of_tables(
 ) -> tuple[list[str], int]:
     """Return (columns to count samples from, number of fields in all tables); ([], 0) if samples must be read.
 
-    They must if not all *urls* are tables with columns of keys and members, or if a field that the user named, in
-    *class_fields* or in the columns of *kinds*, has no column, or a field with lengths has none. `kinds`: the fields
-    whose values, pictures or lengths are counted; *account* warns of those without columns, which are not.
+    They must be read if one of *urls* is no table with columns of keys and members, if a table has no column for one of
+    *class_fields* (fields named by the user) or of `kinds.columns`, or if it lacks the lengths of a field that has
+    them.
+    `kinds`: the fields whose values, pictures or lengths are counted. Classes and pictures for which a table has no
+    columns are not counted; *account* gets a warning about these.
     """
     if not all(map(is_table, urls)):
         return [], 0

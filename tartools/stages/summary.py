@@ -97,7 +97,8 @@ class Tally:
 class PictureCounts:
     """Counts of the pictures in one field.
 
-    `formats`, `sizes`: format, and WIDTHxHEIGHT -> number of sound pictures. `widths`, `heights`: in pixels, of these.
+    `formats`, `sizes`: format, and WIDTHxHEIGHT -> number of sound pictures; None for over 1,000 values.
+    `widths`, `heights`: of sound pictures, in pixels.
     `broken`: number of broken pictures, and keys of the first ones. `why`: the reason for the first one, None without.
     """
 
@@ -148,7 +149,7 @@ class PictureCounts:
 class LengthCounts:
     """Lengths of the sounds or videos in one field.
 
-    `microseconds`: of those that are not broken; whole numbers, so that sums do not depend on their order.
+    `microseconds`: lengths of payloads that are not broken; whole numbers, so that sums do not depend on their order.
     `broken`: number of broken ones, and keys of the first ones. `why`: the reason for the first one, None without.
     """
 
@@ -185,8 +186,8 @@ class FieldSummary:
 
     `members`: number of members. `samples`: number of samples that have it. `lacking`: key of the first that lacks it,
         or None.
-    `sizes`: of payloads, in bytes. `classes`: value -> count, None for over 1,000 values. `long`: number of values too
-        long for a class.
+    `sizes`: of payloads, in bytes. `classes`: value -> count, None for over 1,000 values; {} if values are not counted.
+        `long`: number of values too long for a class.
     `pictures`: counts of pictures, None if it has none. `lengths`: of sounds or videos, if they are asked for, or None.
     `small`, `large`: (size, place) of its smallest and largest payloads, up to 20 each (MAX_EXTREMES), if they are
         asked for.
@@ -245,7 +246,7 @@ class Summary:
     `findings`: code -> number, and the first places. `undecoded`: fields with payloads too large to decode.
     `types`: field -> type of its values -> number of samples, and the first of them; the type None stands for all types
         after the first 1,000.
-    `first_samples`: number of an input -> its first five samples (MAX_FIRST_SAMPLES).
+    `first_samples`: number of an input -> its first five samples (MAX_FIRST_SAMPLES), tuples that begin with the place.
     `listed`: up to so many places or samples are kept of each finding and combination, but 20 (MAX_EXTREMES) of a
         combination once there are more than *usual* combinations.
     `many_fields`, `many_combinations`: True if there are over 1,000 (MAX_DISTINCT_VALUES); the others are not counted
@@ -277,7 +278,7 @@ class Summary:
         return code not in self.findings or len(self.findings[code].first) < self.listed
 
     def note(self, code: str, place: Any, count: int = 1) -> None:
-        """Add *count* findings with *code*; *place*, of the first of them, is kept if fewer than `listed` are."""
+        """Add *count* findings with *code*; keep *place*, of the first of them, if fewer than `listed` are kept."""
         self.findings.setdefault(code, Tally()).add(count, (place,), self.listed)
 
     def add_combination(self, combination: str, count: int, first: Sequence[Any]) -> None:
@@ -316,7 +317,7 @@ class Summary:
         types.setdefault(kind, Tally()).add(count, first, MAX_EXTREMES)
 
     def add_first_samples(self, number: int, samples: Sequence[Any]) -> None:
-        """Add *samples*, tuples that begin with their place, of input *number*; the first five of it are kept."""
+        """Add *samples* of input *number*, tuples that begin with their place; the five with the least are kept."""
         self.first_samples[number] = sorted([*self.first_samples.get(number, ()), *samples], key=itemgetter(0))[
             :MAX_FIRST_SAMPLES
         ]

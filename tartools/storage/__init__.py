@@ -85,9 +85,9 @@ def open_read(url: str) -> Input:
 def open_write(url: str, force: bool = False) -> OutputStream:
     """Open *url* for writing; return an output, whose `sink` takes the bytes.
 
-    The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, fifos and devices get the bytes at
-    once. *force*: replace an existing file or object. Raises: StorageError if *url* exists (unless *force*) or can't be
-    written.
+    The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, fifos, devices and commands get the
+    bytes at once. *force*: replace an existing file or object. Raises: StorageError if *url* exists (unless *force*) or
+    can't be written; UsageError for a terminal.
     """
     url = Url(url)
     with translate_os_errors(url):
@@ -133,8 +133,8 @@ def open_sink(url: str, force: bool = False) -> Iterator[Sink]:
 def open_append(url: str | None) -> FileSink:
     """Open the local file *url* for appending; for None return a sink that drops everything.
 
-    A new file is made with permissions for this user alone, a missing folder too. The caller closes the sink. Raises:
-    StorageError if it can't be written; UsageError if it is not a local file.
+    A missing file is made, with permissions for this user alone; missing folders are made, with the usual ones. The
+    caller closes the sink. Raises: StorageError if it can't be written; UsageError if it is not a local file.
     """
     if url is not None and not Url(url).is_local:
         raise UsageError("must be a local file, since lines are appended to it", url=url)
@@ -184,11 +184,11 @@ def remove(url: str) -> None:
 
 
 def one_commit(url: str) -> AbstractContextManager[None]:
-    """Return a context manager: outputs on Hugging Face's hub that are committed in its block appear in one commit.
+    """Return a context manager that makes one commit on Hugging Face's hub of all outputs committed in its block.
 
-    *url*: an output, whose scheme tells the store. The commit is made at the normal end of the block; after an error
-    none of the outputs appears. In stores without commits the block does nothing: each output appears when it is
-    complete.
+    *url*: an output, whose scheme tells the store. The commit, one for each branch, is made at the normal end of the
+    block, and includes files removed in it; after an error in the block there is none. In stores without commits the
+    block does nothing: each output appears when it is complete. Raises: StorageError.
     """
     if Url(url).scheme != "hf":
         return nullcontext()
@@ -214,7 +214,8 @@ def cache_report() -> str:
 def share_memory(count: int) -> None:
     """Limit the memory for ranges read ahead in this process to 1 / *count* of the usual.
 
-    *count*: the number of processes that read at the same time. To be called before anything is read.
+    *count*: the number of processes that read at the same time. To be called before anything is read, in each of them:
+    a fork has the usual memory.
     """
     import threading
 

@@ -92,7 +92,10 @@ def check_output(
 
 
 def exists(url: str) -> bool:
-    """True if *url*, local or remote, exists. Raises: StorageError if the server's response does not say it."""
+    """True if *url*, local or remote, exists; False for an object at which this user may not look.
+
+    Raises: StorageError if the server's response does not say it.
+    """
     url = Url(url)
     if url.is_local:
         return local.exists(url)
@@ -199,15 +202,16 @@ class Probe(NamedTuple):
 def version_of(url: str) -> str:
     """Return the version of *url*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object.
 
-    Raises: StorageError if it does not exist, or if ranges of its bytes can't be read.
+    Raises: StorageError if it does not exist or can't be read in parts, or if its server has no ETags.
     """
     return probe(url).require_version(url)
 
 
 def probe(url: str) -> Probe:
-    """Return the version and the first bytes of *url*. Without ranges or an ETag, an object has no version.
+    """Return the version and the first bytes of *url*. Without ranges or an ETag, the version of an object is None.
 
-    Raises: StorageError if it does not exist, or is neither a regular file nor an object.
+    Raises: StorageError if it does not exist, can't be read, or is neither a regular file nor an object; a URL that a
+    `GOPEN_<SCHEME>` command reads is neither.
     """
     url = Url(url)
     if url.is_local and not url.read_command:

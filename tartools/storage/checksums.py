@@ -115,7 +115,8 @@ class HashedSink:
 class OutputSums:
     """The list of the SHA-256 of all outputs of a run, to be written to *url* once all of them have appeared.
 
-    *force*: replace an existing file.
+    Call `check` and, for each output, `check_output` first. Write each output to the sink of `hash_sink`, and call that
+    sink's `record` once the output has appeared; at the end `write` the list. *force*: replace an existing file.
     """
 
     def __init__(self, url: str, force: bool) -> None:
@@ -144,7 +145,7 @@ class OutputSums:
         return HashedSink(self, url, sink)
 
     def add(self, url: str, checksum: Checksum) -> None:
-        """Add the *checksum* of the output *url*."""
+        """Add the *checksum* of the output *url*, under its name relative to the folder of the list."""
         self._lines.append(checksum_line(relative_name(Url(url).name, folder_of(self.url)), checksum))
 
     def write(self) -> None:
@@ -163,12 +164,14 @@ class ListedSums:
     """The checksums in the list *url*, with which shards are compared while they are read.
 
     A shard is found in the list by its path or URL, relative to the folder of the list or to the current directory, or
-    else by its base name, if only one line has that: so a copy in another folder or store is found as well. Of an
-    archive that was split the parts are compared.
+    else by its base name, if only one line has that: so a copy in another folder or store is found as well. `require`
+    and `unmatched_names` take an archive that was split as its parts; all other methods take the URL of one part.
 
-    `mismatches`: shard -> message, of shards that were read to their end and are not as listed.
+    Read the input that `hash_input` returns to its end, then give its checksum to `compare`; `compare_all` does both.
+    `mismatches`: shard -> message, of shards that were compared and are not as listed; `check` raises the first.
 
-    Raises: StorageError if the list can't be read, is empty, or has a line of another kind.
+    Raises: StorageError if the list can't be read, has no checksums, or has a line that is neither a checksum with a
+    name, nor blank, nor a comment that begins with #.
     """
 
     def __init__(self, url: str) -> None:
@@ -200,7 +203,7 @@ class ListedSums:
             checksums[name] = _stronger_checksum(checksum, checksums.get(name))
 
     def _find(self, url: str) -> tuple[str, Checksum] | None:
-        """Return the name that the list has for the shard *url*, and its checksum; None if it has none, or several."""
+        """Return the name that the list has for the shard *url*, and its checksum; None if no name or several match."""
         name = drop_commit(Url(url).name)
         for mapping, key in zip(
             self._by_key, (canonical_name(name), canonical_name(name), name.rpartition("/")[2]), strict=True
@@ -210,7 +213,7 @@ class ListedSums:
         return None
 
     def checksum_of(self, url: str) -> Checksum | None:
-        """Return the checksum that the list has for the shard *url*; None if it has none.
+        """Return the checksum that the list has for the shard *url*; None if it has none, or several names match.
 
         Raises: StorageError if it is of an algorithm that can't be computed here, such as CRC32C.
         """
@@ -244,7 +247,8 @@ class ListedSums:
     def compare(self, url: str, checksum: Checksum) -> None:
         """Compare the *checksum* of the bytes of the shard *url* with the list; add a difference to `mismatches`.
 
-        Does nothing if the list has none for *url*.
+        *checksum*: of the algorithm that the list has for *url*, as the input of `hash_input` computes it. Does nothing
+        if the list has none for *url*. Raises: StorageError for an algorithm that can't be computed.
         """
         listed = self.checksum_of(url)
         if listed is not None and listed != checksum:
@@ -253,7 +257,10 @@ class ListedSums:
             )
 
     def compare_all(self, url: str, stream: Input) -> None:
-        """Read *stream*, all bytes of *url*, to its end, and compare its checksum. Raises: StorageError."""
+        """Read *stream*, all bytes of *url*, to its end, and add a difference from the list to `mismatches`.
+
+        Reads nothing if the list has no checksum of *url*. Raises: StorageError.
+        """
         if hashed := self.hash_input(url, stream):
             hashed.drain()
             self.compare(url, hashed.checksum)
@@ -265,7 +272,10 @@ class ListedSums:
 
 
 def _stronger_checksum(first: Checksum, second: Checksum | None) -> Checksum:
-    """Return the checksum of the better algorithm; the first if both have the same, or neither can be computed."""
+    """Return the checksum of the better algorithm, by the order of HASH_NAMES.
+
+    The first if *second* is None, if both have the same algorithm, or if neither can be computed here.
+    """
     if second is None or second.algorithm not in HASH_NAMES:
         return first
     order = [*HASH_NAMES, first.algorithm]
@@ -273,7 +283,7 @@ def _stronger_checksum(first: Checksum, second: Checksum | None) -> Checksum:
 
 
 class Crc32:
-    """A CRC-32 with the methods of a hash of hashlib."""
+    """A CRC-32 with the methods `update` and `hexdigest` of a hash of hashlib."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -299,9 +309,9 @@ def _new_hash(algorithm: str) -> _Hash | Crc32:
 
 
 class HashedInput(Input):
-    """An open input *stream* whose bytes are read one after the other; `checksum`: of the bytes so far.
+    """An input that reads the open *stream* and computes the checksum of the bytes read so far: `checksum`.
 
-    It has no `file` and no descriptor, so that nobody skips bytes or reads past it.
+    *algorithm*: one of HASH_NAMES. It has no `file` and no descriptor, so that nobody skips bytes or reads past it.
     """
 
     def __init__(self, stream: Input, algorithm: str) -> None:

@@ -46,9 +46,9 @@ def list_processes() -> list[Process]:
 
 
 def environment_of(number: int) -> list[bytes]:
-    """Return the environment at the start of the process with pid *number*, as a list of b"NAME=VALUE".
+    """Return the environment at the start of the process with pid *number*: items b"NAME=VALUE", and b"" at the end.
 
-    Empty if it has ended or belongs to another user, and without /proc (macOS).
+    An empty list if it has ended or belongs to another user, and without /proc (macOS).
     """
     try:
         with open(f"/proc/{number}/environ", "rb", buffering=0) as file:
@@ -147,7 +147,7 @@ class Child:
         """End the program, all processes of its session and their descendants; return its exit status.
 
         The processes of the session get the signal *first*; all that are left after TERM_SECONDS are killed. The status
-        is -N if signal N ended the program.
+        is -N if signal N ended the program. In a fork of the process that started it, nothing is ended, and it is 0.
         """
         end_all([self], first)
         return self.wait() or 0
@@ -156,7 +156,8 @@ class Child:
         """Wait up to *seconds* (None: without limit) for the end of the program; return True if it has ended.
 
         Where the system can wait without reaping (Linux), the program is not reaped, and processes that it left run
-        until `wait`, `kill` or `end` is called. Elsewhere it is reaped, and its process group killed.
+        until `wait`, `kill` or `end` is called. Elsewhere it is reaped, and its process group killed. In a fork of the
+        process that started it, the result is True at once.
         """
         if self._seen or not self.is_running:
             return True
@@ -269,7 +270,10 @@ def _find_descendants(
 
 
 def _send_signal(number: int, signum: int) -> None:
-    """Send *signum* to the process with pid *number*, or to the group -*number*; ignore one gone or not ours."""
+    """Send *signum* to the process with pid *number*, or, if that is negative, to the group -*number*.
+
+    Does nothing if there is no such process, or it belongs to another user.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(number, signum)
 

@@ -27,8 +27,8 @@ def expand(
     wildcards expand in local names and in stores that have listings, unless a file or an object has literally this
     name. Order: as given; the matches of one wildcard pattern are sorted by bytes.
 
-    With *join*, parts of an archive that was split become one URL, at the place of the first: `split.join_split_parts`
-    says how; it calls *on_fault* for parts that are not whole.
+    With *join*, the parts of an archive that was split become one URL, at the place of the first. `on_fault(error)`:
+    called with the StorageError about parts that are not whole, which then stay URLs of their own; None: it is raised.
 
     Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, parts that are
     not whole, and, unless *trusted*, a list on a server that names a command, stdin, a local file or another server;

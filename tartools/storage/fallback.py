@@ -28,7 +28,10 @@ MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 @contextmanager
 def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
-    """Turn errors of smart_open and its libraries into StorageError; *verb*: "read" or "write", for the message."""
+    """Turn any error of the block into a StorageError about *url*: a NotFoundError if it does not exist.
+
+    *verb*: "read" or "write", for the message.
+    """
     scheme = url.partition(":")[0]
     try:
         yield
@@ -69,7 +72,10 @@ def _reason(error: Exception) -> str:
 
 
 def _open(url: str, mode: str) -> Any:
-    """Open *url* by smart_open in *mode*, "rb" or "wb", without its decompression; with the login for FTP."""
+    """Return the file of smart_open for *url* in *mode*, "rb" or "wb", without its decompression; with a login for FTP.
+
+    Raises: errors of smart_open and its libraries, which `_translate_errors` turns into StorageError.
+    """
     from smart_open import open as smart_open
 
     if not url.startswith(("ftp:", "ftps:")):
@@ -79,9 +85,10 @@ def _open(url: str, mode: str) -> Any:
 
 
 def _add_login(url: str) -> str:
-    """Return the URL of FTP *url* with the name and the password in ~/.netrc, or anonymous; for smart_open alone.
+    """Return the URL of FTP *url* with a name and a password, for smart_open alone.
 
-    Raises: StorageError if it has no host or port.
+    If *url* names no user: those of its host in `$NETRC` or ~/.netrc, else anonymous. If it does: that user, with the
+    password that the file has for it, or none. Raises: StorageError if host or port can't be parsed.
     """
     try:
         parts = urlsplit(url)

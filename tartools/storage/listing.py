@@ -43,7 +43,8 @@ def ls(name: str) -> Iterator[ListedObject]:
     directory and below it, a file, or the matches of a prefix or wildcards. On a web server: the object *name*. Braces
     stand for several names, which come one after the other.
 
-    Raises: StorageError for a local prefix or wildcards that match nothing, and for schemes that have no listings.
+    Raises: StorageError for a local prefix or wildcards that match nothing, for an object on a web server that does not
+    exist, and for schemes that have no listings. A prefix in a store that matches nothing yields nothing.
     """
     for url in map(Url, [name] if is_literal(name) else expand_braces(name)):
         if url.is_local:
@@ -59,9 +60,10 @@ def ls(name: str) -> Iterator[ListedObject]:
 def list_objects(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     """Yield the objects whose URLs begin with *prefix*, sorted by the bytes of their names.
 
-    *flat*: only objects without a slash behind *prefix*. Holds: a page; all objects if the store does not sort.
+    *prefix*: a URL; a bucket alone, such as s3://b, is all of it. *flat*: only objects without a slash behind *prefix*.
+    Holds: a page; all objects if the store does not sort.
 
-    Raises: StorageError if the store can't be listed; UsageError if *prefix* names no bucket.
+    Raises: StorageError if the store can't be listed, or lists out of order; UsageError if *prefix* names no bucket.
     """
     store = store_of(prefix)
     name, query = Url(prefix).name, Url(prefix).query
@@ -110,7 +112,7 @@ def _is_sorted(names: Sequence[str]) -> bool:
 def matching_objects(url: str) -> Iterator[ListedObject]:
     """Yield the objects that match the wildcards of *url*, sorted; if an object is literally named *url*, only that.
 
-    Raises: StorageError if none matches.
+    Raises: StorageError if none matches, or for wildcards in the name of the bucket.
     """
     pattern = Pattern(url)
     first = next(list_objects(url, flat=True), None)
@@ -142,9 +144,12 @@ def _one_object(url: str) -> Iterator[ListedObject]:
 
 
 def _files(url: str) -> Iterator[ListedObject]:
-    """Yield the files that the local name *url* stands for: a directory, a file, wildcards, or else a prefix.
+    """Yield the files that the local name *url* stands for, sorted by the bytes of the names.
 
-    Raises: StorageError if wildcards or a prefix match nothing.
+    A directory ("" is the current one) stands for all files in it and below, a file for itself, wildcards for their
+    matches that are no directories. Any other name is a prefix: of files, and of directories with all files below.
+
+    Raises: StorageError if wildcards or a prefix match nothing, or a directory can't be read.
     """
     path = path_of(url)
     if not path or os.path.isdir(path):
@@ -167,7 +172,8 @@ def _files_below(folder: str, start: str = "", above: tuple[os.stat_result, ...]
     """Yield the files in *folder* whose names begin with *start*, and all files below subfolders with such names.
 
     *folder* ends in a slash, or is "". *above*: the status of each folder on the way here, from the top. Links are
-    followed, except to a directory that contains them. Order: by the bytes of the names.
+    followed, except to a directory that contains them. Order: by the bytes of the names. Raises: StorageError if a
+    folder can't be read.
     """
     with translate_os_errors(local_url(folder)):
         this = os.stat(folder or ".")
@@ -183,7 +189,11 @@ def _files_below(folder: str, start: str = "", above: tuple[os.stat_result, ...]
 
 
 def _entry_of_file(path: str) -> ListedObject:
-    """Return the URL, size, time and version of the local file *path*; only the URL of a broken link."""
+    """Return the listing entry of the local file *path*; for a broken link, it has only the URL.
+
+    It has the URL, the size in bytes (None unless it is a regular file), the mtime in seconds, and as version the mtime
+    in ns.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -213,10 +223,10 @@ def names_between(prefix: str, suffix: str) -> list[str]:
 
 
 def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
-    """Return the regular files whose paths begin with *prefix*, sorted.
+    """Return the regular files in the folder of *prefix* whose paths begin with *prefix*, sorted.
 
-    If *suffix* contains a slash: instead, for each such name, that name followed by *suffix* from its first slash on,
-    if this is a file.
+    If *suffix* contains a slash: instead, each path in that folder that begins so, followed by *suffix* from its first
+    slash on, if this is a regular file. The rest of *suffix* is not compared. [] if there is no such folder.
     """
     folder, start = os.path.split(path_of(prefix))
     below = "".join(suffix.partition("/")[1:])
@@ -246,7 +256,7 @@ def read_contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
     """Yield all bytes of each of *entries*, whose sizes are known, in order.
 
     Requests at once: up to MAX_OBJECT_REQUESTS for objects, and MAX_REQUESTS_AT_ONCE for ranges of those over
-    MAX_WHOLE_OBJECT_BYTES; `TARTOOLS_READAHEAD` replaces both. Holds: up to MAX_REQUESTED_BYTES, or one object; of
+    MAX_WHOLE_OBJECT_BYTES; fewer if `TARTOOLS_READAHEAD` says so. Holds: up to MAX_REQUESTED_BYTES, or one object; of
     large ones also the ranges that are received.
 
     Raises: StorageError if one can't be read, or is not the one that was listed.
@@ -305,10 +315,9 @@ def _read_ranges(url: str, size: int, version: str) -> bytes:
 
 @functools.cache
 def _threads(process: int, max_requests: int) -> Threads[Callable[[], bytes], bytes]:
-    """Return the threads that make up to *max_requests* requests for the process with the pid *process*.
+    """Return the threads that make up to *max_requests* requests at once for the process with the pid *process*.
 
-    A fork has its own.
-
+    They are fewer if `TARTOOLS_READAHEAD` is set. Each call in a process returns the same threads; a fork has its own.
     Threads for ranges are separate from threads for whole objects, which wait for ranges.
     """
     from tartools.storage.pool import Threads

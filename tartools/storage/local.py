@@ -59,10 +59,10 @@ def path_of(url: str) -> str:
 
 
 class FileInput:
-    """An open file as input; it reads from the current position of *file* on.
+    """An input that reads the open *file* from its current position on.
 
-    *file*: the open file if it is a regular one, from which others may read; None for fifos, devices and after `close`.
-    `start`: the byte of that file where this input begins; 0 if it is not a regular file.
+    `file`: that file if it is a regular one, from which others may read; None for fifos, devices and after `close`.
+    `start`: the byte of the file where this input begins; 0 if it is not a regular file.
     """
 
     def __init__(self, file: InputFile) -> None:
@@ -74,7 +74,10 @@ class FileInput:
             enlarge_pipe(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError, at the end also if the file has changed."""
+        """Read up to `len(view)` bytes; return how many, 0 at the end.
+
+        Raises: StorageError, at the end also if the file has changed.
+        """
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
@@ -169,7 +172,10 @@ def _several_names_advice(path: str) -> str:
 
 
 def check_listed(urls: Iterable[str]) -> None:
-    """Raise StorageError unless all files *urls* can be read: paths of regular files, as just found in a folder."""
+    """Raise StorageError unless all files *urls* can be read.
+
+    *urls*: paths of regular files, just found in a folder; only their permissions are checked.
+    """
     for url in urls:
         if not os.access(url, os.R_OK):
             check_readable(url)
@@ -203,14 +209,14 @@ def _file_path(url: str) -> str:
 
 
 def exists(url: str) -> bool:
-    """True if the local file *url* exists, of any kind; False for a broken link."""
+    """True if the local file *url* exists, of any kind; False for a broken link, or if its folder can't be searched."""
     return _stat(url, 1) is not None
 
 
 def _stat(url: str, fd: int) -> os.stat_result | None:
     """Return the status of the local file *url*, for "-" the status of the descriptor *fd*.
 
-    None if it does not exist.
+    None if it does not exist or can't be looked up.
     """
     try:
         return os.fstat(fd) if url == "-" else os.stat(path_of(url))
@@ -219,9 +225,9 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 
 
 def open_append(url: str) -> FileSink:
-    """Open the local file *url* for appending; a missing file is made for this user alone, a missing folder too.
+    """Open the local file *url* for appending; a missing file is made, with permissions for this user alone.
 
-    Raises: StorageError.
+    Missing folders are made, with the usual permissions. Raises: StorageError.
     """
     path = path_of(url)
     with translate_os_errors(url):
@@ -415,7 +421,10 @@ class FileOutput:
             os.unlink(self._temporary)
 
     def abort(self) -> None:
-        """Close and remove the temporary file, and folders that were made for it. Does nothing after `commit`."""
+        """Close and remove the temporary file, and folders that were made for it. Does nothing after `commit`.
+
+        In a fork of the process that opened it, the file is only closed.
+        """
         if self._open:
             self._open = False
             with suppress(OSError):  # it would hide the reason of the abort
@@ -458,12 +467,16 @@ def is_temporary_name(leftover: str, name: str) -> bool:
 
 
 def _temporary_prefix(name: str) -> str:
-    """Return the begin of temporary names for the output *name* on this host: ".NAME.HOST.", with NAME cut short."""
+    """Return the beginning of temporary names for the output *name* on this host: ".NAME.HOST.", NAME cut short."""
     return f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."
 
 
 def lock_new(fd: int, path: str) -> bool:
-    """Lock the new file or folder *path*, open as *fd*; False if another run took it for abandoned, and removes it."""
+    """Lock the new file or folder *path*, open as *fd*; True if it is ours, until *fd* and its duplicates are closed.
+
+    False if another run took it for abandoned before it was locked, and removes it: the caller makes another one. Where
+    the file system has no locks, nobody removes it, and the result is True.
+    """
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -475,7 +488,7 @@ def lock_new(fd: int, path: str) -> bool:
 
 @cache
 def _temporary_files(folder: str) -> tuple[str, ...]:
-    """Return the names of the hidden temporary files in *folder*, as they were when this process first wrote there."""
+    """Return the names in *folder* that begin with a dot and end in .tmp, as when this process first wrote there."""
     with suppress(OSError):
         return tuple(name for name in os.listdir(folder or ".") if name[:1] == "." and name.endswith(".tmp"))
     return ()

@@ -108,7 +108,8 @@ def _pattern(first: str, last: str, around: tuple[str, str] | None, is_taken: Ca
 def has_wildcards(url: str) -> bool:
     """True if *url* contains a wildcard: `*`, `?` or `[`.
 
-    The scheme is not looked at; the host of an SSH server is left out.
+    The query, and the host of an SSH server, are left out. The scheme is not looked at, so that it is also True where
+    wildcards do not expand.
     """
     name = Url(url).name
     path = name[_host_end(name) :]
@@ -142,7 +143,10 @@ class Pattern:
         self._parts = [_part(text) for text in parts]
 
     def matches(self, url: str) -> bool:
-        """True if *url*, which begins with `prefix`, matches the pattern; never for a name that ends in a slash."""
+        """True if *url* matches the pattern; never for a name that ends in a slash.
+
+        *url*: begins with the text before the first wildcard, and ends with the query of the pattern.
+        """
         names = url[self._begin : len(url) - len(self._query)].split("/")
         return bool(names[-1]) and _is_match(self._parts, names)
 
@@ -248,7 +252,11 @@ def folder_of(url: str) -> str:
 
 
 def relative_name(shard: str, folder: str) -> str:
-    """Return the name of *shard* for a table or list in *folder*: relative where both can be moved together.
+    """Return the name of *shard* for a table or list in *folder*, which is "" or ends in a slash.
+
+    The name of a shard in *folder* or below is relative to it, so that both can be moved together. Otherwise a URL on a
+    server, or with file://, is returned as it is; a local path is made absolute if *folder* is on a server, stays
+    absolute if it was given so, and else becomes relative to *folder*.
 
     >>> relative_name("s3://b/sets/a.tar", "s3://b/sets/"), relative_name("s3://b/a.tar", "sets/")
     ('a.tar', 's3://b/a.tar')

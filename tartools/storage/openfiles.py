@@ -17,6 +17,7 @@ READS_BEFORE_ADVICE = 64  # reads before which the kernel is asked for all place
 class OpenFileCache:
     """A thread-safe LRU cache of up to *max_files* open local files, by a number that the caller gives each.
 
+    `open_file` returns the files that `read` and `read_into` take; `check` at the end tells whether one has changed.
     Once reads have had to wait for the disk, the kernel is asked for all places before the first of them is read.
     """
 
@@ -48,9 +49,9 @@ class OpenFileCache:
 
         There are fewer if a file ends earlier. Raises: OSError.
         """
-        begin = self._start_read(files, begins, sizes)
+        started = self._start_read(files, begins, sizes)
         data = b"".join(map(os.pread, [file.fileno() for file in files], sizes, begins))
-        self._judge_disk(begin, len(files))
+        self._judge_disk(started, len(files))
         return data
 
     def read_into(
@@ -58,14 +59,15 @@ class OpenFileCache:
     ) -> int:
         """Read many places into *buffer*, one behind the other: `sizes[i]` bytes of `files[i]` from `begins[i]` on.
 
-        Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes.
+        Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes. Raises:
+        OSError.
         """
-        begin = self._start_read(files, begins, sizes)
+        started = self._start_read(files, begins, sizes)
         offset = count = 0
         for file, begin, size in zip(files, begins, sizes, strict=True):
             count += os.preadv(file.fileno(), [buffer[offset : offset + size]], begin)
             offset += size
-        self._judge_disk(begin, len(files))
+        self._judge_disk(started, len(files))
         return count
 
     def _start_read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
@@ -75,16 +77,16 @@ class OpenFileCache:
                 os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
         return perf_counter()
 
-    def _judge_disk(self, begin: float, count: int) -> None:
+    def _judge_disk(self, started: float, count: int) -> None:
         """Decide whether the reads to come ask the kernel for all their places first: if this one was slow.
 
-        *begin*: time of perf_counter before the read; *count*: places that it read. A read is slow if it took more than
-        COLD_READ_SECONDS a place. Then the next READS_BEFORE_ADVICE reads ask, and are not judged.
+        *started*: time of perf_counter before the read; *count*: places that it read. A read is slow if it took more
+        than COLD_READ_SECONDS a place. Then the next READS_BEFORE_ADVICE reads ask, and are not judged.
         """
         if self._cold_reads:
             self._cold_reads -= 1
         else:
-            self._cold_reads = READS_BEFORE_ADVICE * (perf_counter() - begin > COLD_READ_SECONDS * count)
+            self._cold_reads = READS_BEFORE_ADVICE * (perf_counter() - started > COLD_READ_SECONDS * count)
 
 
 def drop(paths: Iterable[str]) -> None:

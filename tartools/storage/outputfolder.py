@@ -69,6 +69,8 @@ def open_output_folder(url: str, force: bool, inputs: Iterable[str] = ()) -> Ite
 class OutputFolder:
     """A folder of new files, which appear at `commit` or not at all.
 
+    Open each file by `create`, write and close it; then call `commit`, or `abort`, also after a failed `commit`.
+
     *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error, as one of
     *inputs* always is. Raises: StorageError.
     """
@@ -101,7 +103,8 @@ class OutputFolder:
         """Open the new file *path*, relative to the folder, for writing; folders on its way are made.
 
         Raises: ExistsError if the folder has such a file, and it is not to be replaced; StorageError if *path* leads
-        out of the folder, also by a symbolic link that is there; FileExistsError if it was created before.
+        out of the folder, also by a symbolic link that is there, is a folder or an input, or can't be made;
+        FileExistsError if it was created before.
         """
         if any(part in (b"", b".", b"..") for part in path.split(b"/")):
             raise StorageError("this path would leave the folder", url=self._name(path))

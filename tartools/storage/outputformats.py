@@ -56,7 +56,8 @@ OUTPUT_FORMATS = {
 def check_format(url: str, form: OutputFormat) -> None:
     """Raise UsageError if the output *url* has a suffix that means another format than *form*.
 
-    Unknown suffixes, none, stdout and commands are fine.
+    Unknown suffixes, none, `form.other_suffixes`, stdout and commands are fine. The suffix of a codec may follow only
+    if `form.is_packed`.
 
     >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD_FORMAT), check_format("pipe:cat", SHARD_FORMAT)
     (None, None, None)

@@ -85,7 +85,10 @@ def _abort(writer: Completable, process: int) -> None:
 
 
 class ClosedByBlock:
-    """A context manager for a class with `close` and `abort`: `close` after a normal end of the block, else `abort`."""
+    """A base class of context managers that have `close` and `abort`.
+
+    It calls `close` after a normal end of the block, else `abort`.
+    """
 
     def __enter__(self) -> Self:
         """Return this object."""

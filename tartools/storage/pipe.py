@@ -76,7 +76,8 @@ def _unquotable_error(template: str, word: str) -> UsageError:
 def run_template(template: str, word: str) -> None:
     """Run the command *template* for the shard *word*, which replaces `{}` and is in `$TAR_SHARD`, and wait for it.
 
-    Its stdout goes to stderr. Raises: StorageError if it ends with a status other than 0.
+    Its stdout goes to stderr. Raises: StorageError if it ends with a status other than 0; UsageError if a shell might
+    not read *word* as one word there.
     """
     command = ["sh", "-c", fill_template(template, word)]
     child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD_VARIABLE: word})

@@ -20,7 +20,10 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Engine(Protocol[Item_contra, Result_co]):
-    """Calls one function for items, several at a time. `Threads` is one; others are in `run`."""
+    """Calls one function for items, several at a time. `Threads` is one; others are in `run`.
+
+    `submit` each item, call the function that it returned to get the result, and `stop` the engine at the end.
+    """
 
     def submit(self, item: Item_contra, on_end: Callable[[], object], /) -> Callable[[], Result_co]:
         """Have the function called for *item*; return a function that waits for its result, or raises its error.
@@ -111,7 +114,10 @@ class Threads(Generic[Item, Result]):
             del answer  # it holds the item
 
     def close(self) -> None:
-        """Drop the queued items, and let the threads end after the call under way. Waits for nothing."""
+        """Drop the queued items, and let the threads end after the call under way. Waits for nothing.
+
+        The functions that `submit` returned for dropped items must not be called: they would wait forever.
+        """
         while True:
             try:
                 self._tasks.get_nowait()
@@ -121,7 +127,11 @@ class Threads(Generic[Item, Result]):
             self._tasks.put(None)
 
     def stop(self, seconds: float | None = None) -> None:
-        """Cancel the calls under way, drop the others, and wait for the threads to end, but not more than *seconds*."""
+        """Cancel the calls under way, drop the queued items, and wait for the threads to end.
+
+        *seconds*: at most as long; None waits without limit. The functions that `submit` returned for dropped items
+        must not be called: they would wait forever.
+        """
         if self._cancel:
             self._cancel()
         self.close()

@@ -53,7 +53,10 @@ def _place(folder: str | None) -> str:
 
 
 def reopen_scratch(file: io.FileIO) -> io.BufferedReader:
-    """Return a new reader of the open temporary *file*, from its first byte on. The caller closes both."""
+    """Return a new reader of the open temporary *file*, from its first byte on. The caller closes both.
+
+    Both share one position in the file: reading here moves *file*, too.
+    """
     reader = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
     reader.seek(0)
     return reader
@@ -73,7 +76,10 @@ def spool(stream: Stream, folder: str | None = None, note: Callable[[int], objec
 
 
 def copy_to_scratch(stream: Stream) -> io.BufferedReader:
-    """Read *stream* to its end into an unnamed scratch file; return a reader of that from its first byte on."""
+    """Read *stream* to its end into an unnamed scratch file; return a reader of that from its first byte on.
+
+    The stream is not closed. Raises: StorageError.
+    """
     return reopen_scratch(spool(stream))
 
 
@@ -81,8 +87,8 @@ class Copy:
     """A copy of all bytes of the input *stream*, made now, from which `open` gives a new input any number of times.
 
     The bytes are in a scratch file in *folder* (None: `$TMPDIR`, else /tmp) as long as this object lives; `note(count)`
-    is called with the bytes of each chunk that is copied. If the stream is a regular file, nothing is copied. *url*:
-    the name for messages. The stream is closed.
+    is called with the size in bytes of each chunk that is copied. If the stream is a regular file, nothing is copied.
+    *url*: the name for messages. The stream is closed.
 
     Raises: StorageError, also if there is no room for the copy.
     """
@@ -124,7 +130,7 @@ class SentOutput:
 def private_directory(folder: str | None = None) -> str:
     """Return a new directory that only this user can enter, in *folder* (default `$TMPDIR`, else /tmp).
 
-    Raises: StorageError.
+    The caller removes it. Raises: StorageError.
     """
     import tempfile
 

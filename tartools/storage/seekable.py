@@ -36,9 +36,10 @@ MAX_SKIPPED_BYTES = 1 << 20  # bytes that a seek forward reads and drops: a new 
 
 
 def open_as_file(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file, which can seek if *url* is a local file or an object, but not for commands.
+    """Return the bytes of *url* as a file, which the caller closes.
 
-    If a server has no ranges, the whole object is copied to a temporary file first.
+    It can seek if *url* is a regular local file, or an object that no `GOPEN_<SCHEME>` command reads; else it is a
+    stream. If a server has no ranges or no ETags, the whole object is copied to a temporary file first.
 
     Raises: StorageError, when the file is opened or read.
     """
@@ -55,7 +56,10 @@ def open_as_file(url: str) -> io.BufferedReader:
 
 
 def open_seekable(url: str) -> io.BufferedReader:
-    """Return the bytes of *url* as a file that can seek: of stdin, a command or a fifo a temporary copy.
+    """Return the bytes of *url* as a file that can seek, which the caller closes.
+
+    A regular local file or an object is read in place; stdin, the output of a command or a fifo is copied to a
+    temporary file first.
 
     Raises: StorageError, when the file is opened or read.
     """
@@ -125,9 +129,10 @@ class _RangedFile(SeekableFile):
             raise
 
     def _readinto(self, buffer: memoryview) -> int:
-        """Read bytes at the position, by the open request if it is not far behind, else by a new one; return how many.
+        """Read bytes at the position; return how many, 0 at the end.
 
-        Raises: StorageError.
+        By the open request if it is at most MAX_SKIPPED_BYTES behind the position, else by a new one. After a seek into
+        the last TAIL_BYTES, from these, which are read once. Raises: StorageError.
         """
         if self._position >= self._size:
             return 0

@@ -43,7 +43,7 @@ MIN_GROWING_CHARACTERS = 2  # of a token of split(1), which grow by 2 at a time
 class SplitPart(NamedTuple):
     """A part of an archive: its `url`, which is `archive` + `mark` + `token` and perhaps a query.
 
-    Of d/x.tar.gz.partab these are d/x.tar.gz, .part and ab.
+    The URL d/x.tar.gz.partab has the archive d/x.tar.gz, the mark .part and the token ab.
     """
 
     url: Url
@@ -58,7 +58,7 @@ class SplitPart(NamedTuple):
 
 
 def parse_part(url: str) -> SplitPart | None:
-    """Return the part of an archive that *url* is, by its name; None if it is not named like one.
+    """Return *url* split into archive, mark and token if it is named like a part of an archive; None if it is not.
 
     >>> (parse_part("https://host/x.tar.gz.partab?sig=1") or ())[1:], parse_part("x-000001.tar"), parse_part("x.tar.gz")
     (('https://host/x.tar.gz', '.part', 'ab'), None, None)
@@ -85,8 +85,8 @@ def _match_part_name(url: str) -> SplitPart | None:
 def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], object] | None = None) -> list[Url]:
     """Return *urls* with one URL in place of the parts of each archive that was split, at the place of the first.
 
-    `on_fault(error)`: called, with the StorageError that is else raised, if the parts of an archive are not complete;
-    its parts then stay in the result as URLs of their own.
+    `on_fault(error)`: called for each archive with the StorageError that is else raised; its parts then stay in the
+    result as URLs of their own, all at the place of the first.
 
     Raises: StorageError if a part is missing or there twice, if parts of an archive have names of several kinds, or if
     the archive is named beside its parts.
@@ -136,12 +136,18 @@ def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
 
 
 def has_part_name(url: str) -> bool:
-    """True if the name of *url* may be the name of a part: a quick look, for lists of many shards."""
+    """True if *url* may be named like a part, which `parse_part` decides; False if it is not.
+
+    It is quick, for lists of many shards.
+    """
     return not url.endswith((".tar", ".tgz", ".gz", ".zst", ".parquet")) and bool(re.search(r"\.t(?:ar|gz)", url, re.I))
 
 
 def _has_years(parts: Sequence[SplitPart]) -> bool:
-    """True if the tokens of *parts* are large numbers without a first one, such as years: these are no parts."""
+    """True if the tokens of *parts* are large numbers without a first one, such as years: these are no parts.
+
+    That is, one is a number of MIN_YEAR_DIGITS or more, and none begins with 0 or has one character.
+    """
     tokens = [part.token for part in parts]
     has_first = any(token.startswith("0") or len(token) == 1 for token in tokens)
     return not has_first and any(token.isdigit() and len(token) >= MIN_YEAR_DIGITS for token in tokens)
@@ -150,7 +156,8 @@ def _has_years(parts: Sequence[SplitPart]) -> bool:
 def _join_parts(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
     """Return one URL for *parts* of an archive; a first part alone stays as it is, since there may be no other.
 
-    *whole_too*: True if the archive itself is an input, too. Raises: StorageError if these are not all parts.
+    *whole_too*: True if the archive itself is an input, too. Raises: StorageError if it is, if a part is missing or
+    named twice, or if *parts* have several marks, or both numbers and letters as tokens.
     """
     first = parts[0]
     if whole_too:
@@ -175,7 +182,10 @@ def _join_parts(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
 
 
 def _has_growing_tokens(tokens: Sequence[str]) -> bool:
-    """True if *tokens* are of several lengths and no plain numbers, so that they grow as the suffixes of split(1)."""
+    """True if *tokens*, of one kind, grow as the suffixes of split(1) do.
+
+    That is, they have several lengths, and are letters, or numbers of which one has a leading zero.
+    """
     has_zeros = any(token.startswith("0") and len(token) > 1 for token in tokens)
     return len({*map(len, tokens)}) > 1 and (has_zeros or not tokens[0].isdigit())
 
@@ -204,6 +214,8 @@ def _number(token: str) -> int:
 def _grown_number(token: str) -> int:
     """Return the number of a *token* whose length grows with the number, as split(1) lets it grow.
 
+    A token whose length does not fit is read as a plain number, or as letters of which aa is 0.
+
     >>> [_grown_number(token) for token in ("aa", "yz", "zaaa", "00", "89", "9000", "990000")]
     [0, 649, 650, 0, 89, 90, 990]
     """
@@ -215,7 +227,10 @@ def _grown_number(token: str) -> int:
 
 
 def _count_at_level(base: int, level: int) -> int:
-    """Return how many tokens begin with exactly *level* of the last digit: aa to yz at 0, zaaa to zyzz at 1."""
+    """Return how many tokens begin with exactly *level* of the last digit: aa to yz at 0, zaaa to zyzz at 1.
+
+    *base*: 10 for digits, 26 for letters.
+    """
     count: int = (base - 1) * base ** (MIN_GROWING_CHARACTERS - 1 + level)
     return count
 
@@ -255,7 +270,10 @@ def _missing_part(
 
 
 def _token(number: int, like: str) -> str:
-    """Return the token for *number*, with the length of the token *like*."""
+    """Return the token for *number* in the form of the token *like*.
+
+    Letters have the length and the case of *like*; digits have its length if it begins with 0, else no leading zeros.
+    """
     if like.isdigit():
         return str(number).zfill(len(like) if like.startswith("0") else 1)
     letters = ""
@@ -324,6 +342,8 @@ def open_read(url: str) -> "SplitInput":
 class SplitInput(Input):
     """The bytes of *parts*, one after the other. Each is opened when its turn comes, and closed at its end.
 
+    `is_framed`: False after the last part if its server does not state where it ends, so that it may be truncated.
+
     Raises: StorageError if the first part can't be opened.
     """
 
@@ -338,7 +358,10 @@ class SplitInput(Input):
         self.is_framed = True
 
     def compare_with(self, sums: "ListedSums") -> None:
-        """Compare each part, at its end, with its checksum in *sums*. To be called before anything is read."""
+        """Compare each part, at its end, with its checksum in *sums*, whose `mismatches` get the differences.
+
+        To be called before anything is read. Raises: StorageError for an algorithm that can't be computed.
+        """
         self._sums = sums
         assert self._stream is not None
         self._stream = self._hashed_stream(self._stream)
@@ -362,7 +385,7 @@ class SplitInput(Input):
         return 0
 
     def _next_part(self) -> None:
-        """Close the part that has ended, and open the next one, if there is one.
+        """Compare the checksum of the part that has ended, close it, and open the next one, if there is one.
 
         Raises: StorageError if the part may be truncated, the next can't be opened, or `cancel` was called.
         """
@@ -385,8 +408,8 @@ class SplitInput(Input):
     def describe(self, offset: int | None) -> str:
         """Return a phrase for a message: the part that has byte *offset* of the whole, and the byte in it.
 
-        None: the end of the bytes that were read. If the data end with the last part, or begin with a part that is not
-        number 0, it asks whether a part is missing there.
+        None: the end of the bytes that were read. If that byte is the end of the last part, or byte 0 of a first part
+        that is not number 0, the phrase asks whether a part is missing there.
         """
         part, byte = self.place(offset)
         before, behind = parse_part(self._parts[0]), parse_part(self._parts[-1])
@@ -400,7 +423,7 @@ class SplitInput(Input):
     def place(self, offset: int | None) -> tuple[Url, int]:
         """Return the part that has byte *offset* of the whole, and the byte in it.
 
-        None: the end of the bytes that were read.
+        None: the end of the bytes that were read. Bytes that are not read yet count as those of the last part begun.
         """
         sizes = [*self._sizes, self._count][: len(self._parts)]
         if offset is None:

@@ -29,11 +29,11 @@ def translate_os_errors(url: str) -> Iterator[None]:
 
 
 class Stream(Protocol):
-    """Bytes to read.
+    """Bytes that are read once, from beginning to end, by `readinto`.
 
-    *file* is the open regular file that has these bytes from *start* on, or None. Large payloads stay in the file, and
-    bytes can be skipped without being read (by `skip`). Some streams also have `is_framed`: False if the server does
-    not state where the bytes end, so that they may be truncated.
+    *file* is the open regular file that has these bytes from byte *start* on, or None. Large payloads stay in the file,
+    and bytes can be skipped without being read (by `skip`). Some streams also have `is_framed`: False if the server
+    does not state where the bytes end, so that they may be truncated.
     """
 
     file: io.FileIO | None = None
@@ -76,7 +76,7 @@ class Input(Stream, Protocol):
 
 
 class Sink(Protocol):
-    """Bytes to write."""
+    """An open file, pipe or upload, to which bytes are written."""
 
     def write(self, data: bytes | bytearray | memoryview, /) -> object:
         """Write all of *data*; the caller may change it after the return."""
@@ -101,10 +101,10 @@ def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
 
 
 class Completable(Protocol):
-    """An output that appears at `commit`, or leaves nothing behind at `abort`."""
+    """An output that appears at `commit`, or leaves nothing behind at `abort`, also after a failed `commit`."""
 
     def commit(self) -> None:
-        """Close, and let the output appear under its name."""
+        """Close, and let the output appear under its name. Raises: StorageError."""
         ...
 
     def abort(self) -> None:
@@ -133,7 +133,7 @@ class InputFile(SharedFile):
     """A file open for reading, which notices if it changes.
 
     *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. `status`: the `os.stat_result`
-    of when it was opened, None if it is not a regular file.
+    of when it was opened, None if it is not a regular file. Raises: OSError if it can't be opened.
     """
 
     def __init__(self, file: str | int, url: str) -> None:
@@ -158,7 +158,10 @@ class InputFile(SharedFile):
             raise changed_input_error(self.url)
 
     def _has_new_status(self, old: os.stat_result, new: os.stat_result) -> bool:
-        """True if the file has another mode, owner, number of links or name in its status *new* than in *old*."""
+        """True if mode, owner, group or number of links differ in *old* and *new*, or the path leads to another file.
+
+        Also True if the path can't be looked up. A file that was opened by its descriptor has no path to compare.
+        """
         if any(getattr(old, name) != getattr(new, name) for name in ("st_mode", "st_uid", "st_gid", "st_nlink")):
             return True
         try:
@@ -227,11 +230,11 @@ def changed_input_error(url: str) -> StorageError:
 
 
 class FileSink(SharedFile):
-    """An open file whose `write` writes everything, and whose errors name the URL.
+    """A file open for writing whose `write` writes everything, and whose errors name the URL.
 
     *file*: a path, or a descriptor, which is closed unless it is 0 to 2. *url*: the name for messages. *flags*, *mode*:
-    for `os.open`, besides O_WRONLY. If the reader of a pipe has closed it: BrokenPipeError on stdout, as the shell
-    expects, else StorageError.
+    for `os.open` of a path, besides O_WRONLY. If the reader of a pipe has closed it, `write` raises BrokenPipeError on
+    stdout, as the shell expects, else StorageError. Raises: OSError if it can't be opened.
     """
 
     def __init__(self, file: str | int, url: str, flags: int = 0, mode: int = 0o666) -> None:

@@ -103,14 +103,15 @@ class Url(str):
     def read_command(self) -> str | None:
         """The command that reads the URL instead of us, from the environment variable `GOPEN_<SCHEME>`.
 
-        None if that is not set, and for plain paths, stdin, `pipe:` URLs and archives that were split.
+        It is a template, in which {} stands for the URL. None if that is not set, and for plain paths, stdin, `pipe:`
+        URLs and archives that were split.
         """
         return os.environ.get(f"GOPEN_{self.scheme.upper()}") if self.scheme not in ("", "-", "pipe", SPLIT) else None
 
     def module(self, verb: str) -> str:
-        """Return the name of the module of `storage` for this URL; *verb* ("read", "write") is for the message.
+        """Return the name of the module of `storage` for this URL, such as "local" or "objects.s3".
 
-        Raises: StorageError if the scheme is unknown, or to write an archive that was split.
+        *verb*: "read" or "write". Raises: StorageError if the scheme is unknown, or to write an archive that was split.
         """
         if self.scheme in SCHEMES or (self.scheme == SPLIT and verb == "read"):
             return self.record.module
@@ -132,7 +133,10 @@ def drop_commit(url: str) -> str:
 
 
 def split_url(prefix: str, ends: Sequence[str]) -> Url:
-    """Return the URL of an archive that was split; each part is *prefix* and one of *ends*, in their order."""
+    """Return the URL of an archive that was split; each part is *prefix* and one of *ends*, in their order.
+
+    *ends*: the tokens of the parts, each with the query of its URL, if that has one.
+    """
     escaped = (re.sub("[,{}]", lambda found: _SPLIT_ESCAPES[found[0]], end) for end in ends)
     return Url(f"{SPLIT_PREFIX}{prefix}{{{','.join(escaped)}}}")
 
@@ -193,7 +197,10 @@ def names_of(names: Name | Iterable[Name]) -> list[str]:
 
 
 def _scheme_of(text: str) -> str:
-    """Return the scheme of *text*: "" for a plain path, "-" for stdin or stdout, "split", or the word before the colon.
+    """Return the scheme of *text*: "" for a plain path, "-" for stdin or stdout, else the word before the colon.
+
+    A word before :// is a scheme; one before a colon alone is part of a plain path, unless it is "pipe" or "file". The
+    URLs that `split_url` makes have the scheme "split".
 
     Raises: UsageError for a URL with a password, or with a user name where that may be a token.
     """

@@ -108,9 +108,9 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, A
 def bulk_from_buffer(data: Any, sizes: Any, join: JoinParts | None = None) -> Bulk | None:
     """Return the samples in *data*, which they fill one after the other.
 
-    *sizes*: bytes of each sample, an array of int64. *join*: makes samples of them, if they are parts of samples of a
-    joined table: see `join_parts`. None if a header is unusual, or the sizes do not fit: then the full parser has to
-    read them.
+    *data*: bytes or a memoryview. *sizes*: bytes of each sample, an array of int64. *join*: makes samples of them, if
+    they are parts of samples of a joined table: see `join_parts`. None if they have to be read by the full parser: for
+    an unusual header, a sample with several keys or a field twice, or wrong sizes.
     """
     import numpy as np
 
@@ -139,8 +139,8 @@ def bulk_from_files(
 
     *begins*, *ends*: arrays of int64. Reads the headers, and the payloads of *fields*, None for all: into the buffer
     `get_buffer(size)` if it is given, else into columns. *join*: makes samples of them, if they are parts of samples of
-    a joined table: see `join_parts`. None if a header is unusual, or a file ends too early: then the full parser has to
-    read them. Raises: StorageError if a file has changed.
+    a joined table: see `join_parts`. None if they have to be read by the full parser: for an unusual header, a sample
+    with several keys or a field twice, or a file that ends too early. Raises: StorageError if a file has changed.
     """
     import numpy as np
 
@@ -187,7 +187,7 @@ def bulk_from_files(
 
 
 def _read_payloads(descriptors: Sequence[int], sizes: Sequence[int], starts: Sequence[int]) -> list[bytes]:
-    """Return *sizes* bytes of each of the files *descriptors* from the offsets *starts* on.
+    """Return *sizes* bytes of each of the files *descriptors* from the offsets *starts* on; fewer if a file ends.
 
     A size of 0, of samples without the field too, costs no system call.
     """
@@ -200,15 +200,15 @@ def _read_payloads(descriptors: Sequence[int], sizes: Sequence[int], starts: Seq
 
 
 def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
-    """Return keys, offsets and sizes of many samples by their headers; None if one is unusual.
+    """Return keys, offsets and sizes of many samples by their headers; None if the full parser has to read them.
 
-    *begins*, *ends*: arrays of int64, the extent of each sample. `headers_at(numbers, at)` returns the headers of the
-    samples with the indexes *numbers* at the offsets *at*, both arrays: uint8, a row of 512 bytes each; None if data is
-    missing. The caller sets `data`, `places` and `columns` of the result.
+    *begins*, *ends*: arrays of int64, the extent of each sample, of which there is at least one.
+    `headers_at(numbers, at)` returns the headers of the samples with the indexes *numbers* at the offsets *at*, both
+    arrays: uint8, a row of 512 bytes each; None if data is missing. The caller sets `data`, `places` and `columns` of
+    the result.
 
-    Checks all headers: checksums, one key in each sample, members that end where the sample does. None does not mean
-    damage: only the headers that most programs write, with short names, are parsed here, and the full parser reads
-    others.
+    Checks all headers: checksums, one key in each sample, no field twice, members that end where the sample does. None
+    does not mean damage: only the headers that most programs write, with short names, are parsed here.
     """
     import numpy as np
 

@@ -81,9 +81,9 @@ class ShardCatalog:
     def extents(self, rows: Any, first: int, keyed: bool = True) -> Extents:
         """Return the extents of the samples that *rows* list: a record batch that begins with row *first* of the table.
 
-        With *keyed*, they have the keys too, if no key is null. Gives numbers to new shards.
-        Raises: StorageError, with the row, for a value that can't be true, and for a sample that has one field in two
-        sets of shards.
+        With *keyed*, they have the keys too, if the batch has them and none is null. Gives numbers to new shards.
+        Raises: StorageError, with the row, for an invalid shard, version, begin, end, key or place of a member, and for
+        a sample that has one field in two sets of shards.
         """
         column = {name: rows.column(name) for name in rows.schema.names}
         texts = column.get(schema.KEY_COLUMN) if keyed else None
@@ -100,8 +100,9 @@ class ShardCatalog:
     def _extents_in_further_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
         """Return the extents of *rows* in set *number* of the shards, from 2 on, in which a sample may have no part.
 
-        *column*: the Arrow column of each name. *rows*: row numbers, for messages. Raises: StorageError for a missing
-        column, for a row of which only some columns are null, and for a value that can't be true.
+        There the number of its shard is -1, begin and end are 0. *column*: the Arrow column of each name. *rows*: row
+        numbers, for messages. Raises: StorageError without a column of begins or ends, for a row of which only some of
+        shard, begin and end are null, and for an invalid value.
         """
         import numpy as np
 
@@ -138,8 +139,8 @@ class ShardCatalog:
     def _extents_in_set(self, column: dict[str, Any], number: int, rows: RowNumbers) -> Extents:
         """Return the extents of rows in set *number* of the shards.
 
-        *column*: the Arrow column of each name. *rows*: row numbers, for messages. Raises: StorageError, with the row,
-        for a value that can't be true.
+        *column*: the Arrow column of each name. *rows*: row numbers, which the result has too. Raises: StorageError,
+        with the row, for an invalid value, such as null, or an end before the begin or behind the end of the shard.
         """
         import numpy as np
 
@@ -167,7 +168,7 @@ class ShardCatalog:
         return extents
 
     def _check_members(self, column: Any, name: str, extents: Extents) -> None:
-        """Raise StorageError if a member is outside of the extent of its sample.
+        """Raise StorageError if a member is outside of the extent of its sample, or its place is not two numbers.
 
         *column*: Arrow array of `__members__`; *name*: of the column, for messages. *extents*: of the samples, with an
         item for each row of the column.
@@ -231,7 +232,8 @@ class ShardCatalog:
         """Return for each row the number of its shard in the catalog, an array of int32.
 
         *column*: names of shards; *version*: the column of versions, None if there is none; *number*: the set of shards
-        that both are of. *rows*: row numbers, for messages.
+        that both are of. *rows*: row numbers, for messages. New shards get the next numbers, in the order of rows.
+        Raises: StorageError, with the row, for an invalid name or version, or a shard that the table may not name.
         """
         import numpy as np
 
@@ -258,10 +260,10 @@ class ShardCatalog:
         return numbers[inverse]
 
     def _number_in_table(self, name: object, version: object, set_number: int, row: int) -> int:
-        """Return the number in the catalog of the shard *name* in this *version*, as the table has them.
+        """Return the number in the catalog of the shard *name* in this *version*, as the table has them (None: null).
 
-        *set_number* (of the set of shards) and *row* are for messages. Raises: StorageError, with the row, for a name
-        or version that is no text, or no URL.
+        A new shard gets the next number. *set_number* (of the set of shards) and *row* are for messages. Raises:
+        StorageError, with the row, for a name or version that is no text, or a shard that the table may not name.
         """
         if not isinstance(name, str) or not name or "\0" in name:
             column = schema.name_in_set(schema.SHARD_COLUMN, set_number)
@@ -290,7 +292,11 @@ class ShardCatalog:
         return RowError(f"{message} ({place})", url=self.urls[number], offset=begin)
 
     def _advice(self, number: int, cause: str | TarToolsError) -> str:
-        """Return advice about the error *cause* of the shard *number*: "" if a new table would fail in the same way."""
+        """Return advice about the error *cause* of the shard *number*, which begins with "; ".
+
+        "" if there is none: a new table would fail in the same way. *cause*: a message means that the sample differs
+        from its row.
+        """
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
             return f"; {MOVED_HINT}"
         changed = not isinstance(cause, StorageError) or isinstance(cause, ChangedError | NotFoundError)
@@ -299,9 +305,9 @@ class ShardCatalog:
 
 
 def _dictionary_codes(column: Any) -> tuple[Any, list[object]]:
-    """Return a code for each value of the Arrow array *column*, and the distinct values, in the order of their codes.
+    """Return (codes, values): a code for each item of the Arrow array *column*, and a list of values.
 
-    Codes are an array of int64: from 1 on, 0 for null.
+    Codes are an array of int64: code n stands for `values[n - 1]`, 0 for null.
     """
     import numpy as np
 

@@ -36,7 +36,7 @@ class ListedPlaces(NamedTuple):
     `sizes`: bytes of the payload (int64).
     `order`: indexes in `fields` of the fields that the sample has, in the order of the archive, then -1 to fill the
         row.
-    `described`: True if these are all members of the sample, so that it need not be read to know them.
+    `described`: bool, one for each sample: True if these are all its members, so that it need not be read to know them.
     """
 
     fields: Sequence[str]
@@ -53,7 +53,7 @@ class ListedPlaces(NamedTuple):
 def places_of(columns: SampleColumns, extents: "Extents") -> ListedPlaces | None:
     """Return the places of the members of the samples that *columns* list; None if the table does not list members.
 
-    *extents*: of the same samples. Also None if the key of a sample is null.
+    *extents*: of the same samples. Also None if the table has no keys, or the key of a sample is null.
     Raises: StorageError if offsets and sizes in the table are not whole numbers, or keys are not text.
     """
     import numpy as np
@@ -82,7 +82,8 @@ def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any
 
     *offsets* and *sizes*: of payloads in one set of shards, arrays of int64 with a row for each sample, a column for
     each field; an offset is -1 for an absent field, less for a repeated one. *extents*: of the samples in this set. A
-    row of the order has indexes of fields, then -1. A flag says that the sample has no other members.
+    row of the order has indexes of fields, then -1. A flag says that the sample has no other members in this set; it is
+    True, too, if the sample has no part there (its end is 0).
     """
     import numpy as np
 
@@ -180,7 +181,7 @@ class DescribedColumn(FieldColumn):
 
     @property
     def members(self) -> Sequence[Member]:
-        """The member of each sample, for which all the samples are read.
+        """The member of each sample, for which all the samples are read, again at each access.
 
         Raises: SampleError if a sample lacks the field.
         """

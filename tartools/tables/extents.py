@@ -35,7 +35,7 @@ class Extents:
     """The places of samples in shards, with an item for each row: numpy arrays of shard numbers, begins and ends.
 
     `numbers`: of the shards in a catalog (int32). `begins`, `ends`: bytes of the shard (int64).
-    `keys`: of the samples; None if keys are not compared.
+    `keys`: of the samples; None if they are unknown, or not to be compared.
     `first`: number of the first row in the table; the others follow by one, unless `rows` has the row numbers.
     `others`: extents of the same rows in further sets of shards, without keys and row numbers; begin and end are 0
         where a sample has no part in that set.
@@ -78,7 +78,10 @@ class Extents:
         return self.parts_and_sets()[0] if self.others else self
 
     def parts_and_sets(self) -> tuple[Extents, Any, Any]:
-        """Return (`parts`, samples, sets): for each part the index of its sample, and of its set, both arrays."""
+        """Return (`parts`, samples, sets): for each part the index of its sample and the index of its set.
+
+        Both are arrays of integers from 0 on.
+        """
         import numpy as np
 
         sets = (self, *self.others)
@@ -96,7 +99,7 @@ class Extents:
         return extents, samples, set_indexes
 
     def with_parts(self, masks: Sequence[Any]) -> Extents:
-        """Return the same rows without the parts that a mask excludes.
+        """Return the same rows without the parts that a mask excludes: their begin and end are 0.
 
         *masks*: for each set of shards an array with an item for each row: False if its part in this set is left out.
         """
@@ -157,7 +160,7 @@ class Extents:
 
 
 def runs_of_equal(values: Any) -> Iterator[tuple[int, int]]:
-    """Return (begin, end) of each run of equal *values*, an array."""
+    """Yield (begin, end) of each run of equal *values*, an array; (0, 0) if it is empty."""
     import numpy as np
 
     return pairwise([0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)])
@@ -211,7 +214,11 @@ def raw_keys(column: Any, first: int, url: str) -> list[Any]:
 
 
 def whole_numbers(column: Any) -> tuple[Any, Any]:
-    """Return *column* as an array of int64, and a mask: True if not null. Raises: ArrowException for other values."""
+    """Return *column*, an Arrow array, as an array of int64, and a mask: True if not null.
+
+    The mask is the scalar True if there are no nulls; a null is any number in the array. Raises: ArrowException for
+    values that are not whole numbers of 64 bits.
+    """
     import numpy as np
 
     pa = schema.import_arrow()
@@ -223,10 +230,10 @@ def whole_numbers(column: Any) -> tuple[Any, Any]:
 
 
 def numbers_and_mask(column: Any) -> tuple[Any, Any]:
-    """Return *column*, of whole numbers, as an array, and a mask: True if not null. A null is any number in the array.
+    """Return *column*, an Arrow array of integers, as an array, and a mask: True if not null.
 
-    The mask is the scalar True if there are no nulls. `to_numpy` and `fill_null` of pyarrow import pandas where it is
-    installed, which takes 0.2 s.
+    A null is any number in the array. The mask is the scalar True if there are no nulls. `to_numpy` and `fill_null` of
+    pyarrow import pandas where it is installed, which takes 0.2 s.
     """
     import numpy as np
 

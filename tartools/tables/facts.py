@@ -34,13 +34,14 @@ MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
 
 
 class TableFacts(NamedTuple):
-    """The facts about samples that a table stores in columns, and the work to find them.
+    """The facts about samples that a table stores in columns; `facts_of` finds them in a batch of samples.
 
-    `columns`: values of fields. `hashed`: fields of whose payloads a digest is made.
+    `columns`: values of fields.
+    `hashed`: fields of whose payloads a digest is made.
     `likened`: fields of pictures, for a picture hash, colours, width and height.
-    `measured`: "all" for facts of all pictures, sounds and videos; "pictures" for size, format and mode of pictures; ""
-    for none. `decoded`: True to decode pictures and sounds, so that broken ones are found; otherwise only headers are
-    checked.
+    `measured`: "all" for facts of all pictures, sounds and videos; "pictures" for width, height, format, mode and fault
+        of pictures; "" for none.
+    `decoded`: True to decode pictures and sounds, so that broken ones are found; otherwise only headers are checked.
     """
 
     columns: Sequence[Column]
@@ -69,15 +70,17 @@ class TableFacts(NamedTuple):
     def facts_of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
 
-        Payloads that are ranges of files are read only if they are needed, and large ones in parts, except values and
-        decoded pictures. Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
+        Columns of `measured` are left out if the sample lacks the field, or has it twice. Payloads that are ranges of
+        files are read only if they are needed, and large ones in parts, except values and decoded pictures. Raises:
+        SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
         """
         return map(self._facts_of_sample, batch)
 
     def _facts_of_sample(self, sample: Sample) -> dict[Fact, object]:
         """Return the facts of *sample*: (name, type) of a column -> value, None for a value that it lacks.
 
-        Raises: SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
+        Facts of `measured` are only there for fields that the sample has once. Raises: SampleError for a field that
+        occurs twice, or is not UTF-8 or JSON as it should be.
         """
         facts: dict[Fact, object] = {}
         for column in self.columns:
@@ -116,7 +119,8 @@ def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Itera
     """Return the facts of options: *specs* have words for columns, *hashed* and *likened* names of fields.
 
     Each is a text of words with blanks between. `measured` and `decoded` of the result are not set.
-    Raises: UsageError for a word that is no column, and if two columns would have one name.
+    Raises: UsageError for a word that is no column, and if two columns would have one name, or one that of a column
+    that tables have in any case (ROW_COLUMNS).
     """
     facts = TableFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
     names = [name for name, _ in facts.named_columns]
@@ -141,7 +145,7 @@ def _likeness_facts(field: str) -> list[Fact]:
 def fact_columns(name: str, measured: str) -> list[Fact]:
     """Return (column, type) of the columns of facts about payloads of the field *name*; [] if its kind has none.
 
-    *measured*: as of `TableFacts`.
+    *measured*: "all"; or "pictures" for width, height, format, mode and fault of pictures only.
     """
     kind = measured_kind(name)
     if kind is None or (measured == PICTURE_COLUMNS_ONLY and kind is not PICTURE_KIND):
@@ -154,7 +158,8 @@ def fact_columns(name: str, measured: str) -> list[Fact]:
 def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
     """Return the facts of *member*, of the field *name*, whose kind must have facts: a picture, sound or video.
 
-    *decode*: decode it, so that a broken one is found; else only its header is read. Raises: TarToolsError.
+    *decode*: decode it, so that a broken one is found; else only its header is read. Raises: TarToolsError if it can't
+    be read.
     """
     kind = measured_kind(name)
     assert kind is not None
@@ -163,7 +168,7 @@ def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
 
 
 def typed_value(text: object) -> object:
-    """Return *text* as an int or float if it is the plain form of one; any other value unchanged.
+    """Return *text* as an int or float if it is the plain form of one below 2**63; any other value unchanged.
 
     >>> [typed_value(text) for text in ("7", "0.50", "007", "seven")], typed_value("9" * 5000) == "9" * 5000
     ([7, 0.5, '007', 'seven'], True)

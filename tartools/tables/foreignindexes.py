@@ -119,8 +119,10 @@ IndexedShards = Iterable[tuple[str, int, Iterator[IndexedSample]]]  # URL, size 
 class IndexPlaces(NamedTuple):
     """The URLs of the files of an index, and how they are written.
 
-    `beside`: URL of a shard: URL of the file for this shard. `folder`: prefix of the files for all shards.
-    `force`: replace files that exist. `tmpdir`: folder of scratch files; None: the default.
+    `beside`: URL of a shard: URL of the file for this shard, if the index has such files.
+    `folder`: prefix of the files for all shards; "" or with its last slash.
+    `force`: replace files that exist.
+    `tmpdir`: folder of scratch files; None: the default.
     """
 
     beside: Mapping[str, str]
@@ -151,8 +153,10 @@ class IndexPlaces(NamedTuple):
 class IndexFormat(NamedTuple):
     """An index for one tool, and how to write it.
 
-    `suffix`: of the file beside each shard; "": none. `names`: of the files for all shards.
-    `write`: writes all files. `check`: raises SampleError for a row that the tool would index in another way.
+    `suffix`: of the file beside each shard; "": there is none.
+    `names`: of the files for all shards, below the folder of the index.
+    `write(shards, places)`: reads the rows of the shards, and writes all files.
+    `check(row)`: raises SampleError for a row that the tool would index in another way.
     """
 
     suffix: str
@@ -223,11 +227,13 @@ def write_index(
 ) -> None:
     """Write the index for *tool* of shards, given *blocks* of their rows; each file appears when it is complete.
 
-    *versions*: of the shards, before they were read. *places*: the URLs of the files. All samples are counted in
+    *tool*: a key of `INDEX_FORMATS`. *blocks*: from `rows.pack_rows`, in the order of the shards. *versions*: URL ->
+    version of all shards, in order, before they were read. *places*: the URLs of the files. All samples are counted in
     *account*; a sample without a field is left out, and reported.
 
     Order: that of the shards. Holds: the index of a shard.
-    Raises: SampleError for what the index can't hold, StorageError, also if a shard has changed.
+    Raises: SampleError for samples or shards that the index can't hold; StorageError if a file can't be written, or a
+    shard has changed.
     """
     index_format = INDEX_FORMATS[tool]
     index_format.write(_shards(blocks, versions, account, index_format.check), places)
@@ -238,9 +244,8 @@ def _shards(
 ) -> IndexedShards:
     """Yield (URL, size in bytes, rows) of each shard of *versions*, in order, from adjacent *blocks* of its rows.
 
-    Read all rows of a shard before the next shard: only then the samples are in *account*. *check*: called with each
-    row.
-    Holds: one block.
+    *blocks*: from `rows.pack_rows`, in the order of *versions*, URL -> version. Read all rows of a shard before the
+    next shard: only then the samples are in *account*. *check*: called with each row. Holds: one block.
     """
     # Blocks are in the order of `versions`, and a shard without samples has none: so the blocks of the next shard that
     # has some wait until its turn comes.
@@ -304,7 +309,7 @@ def _report_rows_without_field(
 
 
 def _dali_words(row: IndexedSample) -> Iterator[bytes]:
-    """Yield the words for each member of *row* in its line of DALI's index.
+    """Yield field, offset, size and path of each member of *row*, joined by blanks, for its line of DALI's index.
 
     Raises: SampleError for a name with a blank.
     """
@@ -318,7 +323,7 @@ def _dali_words(row: IndexedSample) -> Iterator[bytes]:
 def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write DALI's index of each of *shards* to its URL in *places*, beside the shard.
 
-    Raises: SampleError for a shard without samples; StorageError if a file can't be written.
+    Raises: SampleError for a shard without samples, or a name with a blank; StorageError if a file can't be written.
     """
     for url, _, rows in shards:
         lines = [b" ".join(_dali_words(row)) for row in rows]
@@ -423,7 +428,8 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
 
     The database grows in a private scratch directory, and is copied to its URL once complete; the files of all shards
     are written after those of each shard. Disk: the size of the index.
-    Raises: SampleError for a key that comes twice or a shard without samples; StorageError if a file can't be written.
+    Raises: SampleError for a key that comes twice, a key or field that is not UTF-8, or a shard without samples;
+    StorageError if a file can't be written.
     """
     import sqlite3
 
@@ -459,7 +465,7 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
 def _store(number: int, rows: Iterable[IndexedSample], base: sqlite3.Connection) -> array[int]:
     """Add *rows*, of shard *number*, to the database *base*; return the offset at which each begins, then the last end.
 
-    Without rows the array is [0]. Raises: SampleError for a key that is in *base* already.
+    Without rows the array is [0]. Raises: SampleError for a key that is in *base* already, or a name that is not UTF-8.
     """
     import sqlite3
 

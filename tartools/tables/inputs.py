@@ -50,7 +50,7 @@ class TablePart:
 
     @property
     def have_keys(self) -> bool:
-        """True if each row has the key of its sample."""
+        """True if each row has the key of its sample; reads all keys."""
         if schema.KEY_COLUMN not in self.schema.names:
             return False
         with source.open_table(self.url) as table:
@@ -77,7 +77,7 @@ class RowStream(Protocol):
 
     @property
     def schema(self) -> Any:
-        """The unified schema."""
+        """The unified schema, a `pyarrow.Schema`: see the top of this module."""
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all."""
@@ -127,7 +127,10 @@ class RowInputs:
 
 
 def _select_columns(full_schema: Any, columns: Sequence[str] | None) -> Any:
-    """Return *full_schema* with the columns named in *columns*; all if None."""
+    """Return *full_schema* with only the columns named in *columns*, in the order of the schema; all if None.
+
+    Names that the schema lacks are ignored.
+    """
     return schema.import_arrow().schema([field for field in full_schema if columns is None or field.name in columns])
 
 
@@ -187,7 +190,11 @@ def plain_type(kind: Any) -> Any:
 
 
 def join_schemas(schemas: Sequence[Any]) -> Any:
-    """Return one schema for rows of unified *schemas*: all their columns, in types that hold the values of all."""
+    """Return one schema for rows of unified *schemas*: all their columns, in types that hold the values of all.
+
+    The columns of places and keys come first, then those of values, in order of appearance. Columns of members list up
+    to 1,000 fields (MAX_FIELDS_LISTED).
+    """
     types: dict[str, Any] = {}
     for part_schema in schemas:
         for field in part_schema:
@@ -352,8 +359,8 @@ def rows_in_order(
 ) -> Iterator[Any]:
     """Yield the rows of *inputs* at *positions*, in that order, in record batches.
 
-    They have all columns, or *columns*, and then `ROW_COLUMN`: the position. All *positions* are read before this
-    returns.
+    *positions*: row numbers, in any order; all are read before this returns. The batches have all columns, or
+    *columns*, and then `ROW_COLUMN`: the position.
     Holds: 8 bytes a position, and 65,536 rows (MIN_SORTED_ROWS), or 1/256 of all rows if that is more; the rows are in
     a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for more than 2**32 rows.
     """
@@ -410,10 +417,10 @@ def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, An
 
 
 def _write_parts(batches: Iterator[Any], places: Any, size: int, file: io.FileIO, stored: list[list[Stored]]) -> Any:
-    """Write the rows of *batches* to *file*, grouped by part of the output; return their schema, None without rows.
+    """Write the rows of *batches* that *places* name to *file*, by part of the output; return their schema.
 
-    *places*: from `places_by_row`. A part is *size* rows of the output. The record batches have two more columns,
-    `ROW_COLUMN` and `SLOT_COLUMN`; `stored[part]` gets their extents in *file*.
+    None if there are no such rows. *places*: from `places_by_row`. A part is *size* rows of the output. The record
+    batches have two more columns, `ROW_COLUMN` and `SLOT_COLUMN`; `stored[part]` gets their extents in *file*.
     """
     import numpy as np
 

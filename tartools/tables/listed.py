@@ -33,8 +33,10 @@ Answer = Sequence[object] | Getter  # a value for each sample, or what reads the
 class TableColumns:
     """The columns of *rows*, a record batch that begins with row *first* of the table of *catalog*.
 
-    `url`: of the table. `first`: number of the first row. `names`: of all columns of *table*, of which *rows* has some.
-    `fields`: those that its samples may have; None if unknown.
+    `url`: of the table.
+    `first`: number of the first row.
+    `names`: of all columns of *table*, of which *rows* has some.
+    `fields`: the fields that samples of the table may have, in all sets of shards; None if unknown.
     """
 
     def __init__(self, rows: Any, first: int, catalog: ShardCatalog, table: ParquetSource) -> None:
@@ -58,8 +60,8 @@ class TableColumns:
         """Return the value of the column *name* for each row: str, int, float, bool, list or dict; None for null.
 
         `__key__`, `__shard__` and `__size__` are those of the samples: text, the URL to show (in a joined table that of
-        the first set), bytes. The result is None if the rows do not have the column, or if the key of some sample is
-        null.
+        the first set), bytes. The result is None if the rows do not have the column; for `__key__` also if a key is
+        null. Raises: StorageError for invalid values, such as text that is not UTF-8.
         """
         if name not in self._values_by_name:
             column = self.column(schema.BEGIN_COLUMN if name == "__size__" else name)
@@ -72,7 +74,8 @@ class TableColumns:
         """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
 
         An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown. In a
-        joined table it is a byte of the shard that has the field. None if the table does not list fields.
+        joined table it is a byte of the shard that has the field. None if the table does not list fields. Raises:
+        StorageError if an offset or size is not a whole number.
         """
         members_by_set = [self.members_in_set(number) for number in schema.sets_in(self.names)]
         return (
@@ -85,7 +88,8 @@ class TableColumns:
         """Return (fields, offsets, sizes) of the parts of the samples in set *number* of shards, from 1 on.
 
         Two arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
-        field, -2 for one that is there twice. None if the table does not list fields.
+        field, -2 for one that is there twice. None if the table does not list fields. Raises: StorageError if an offset
+        or size is not a whole number.
         """
         import numpy as np
 
@@ -122,9 +126,9 @@ class TableColumns:
         return part
 
     def shards(self) -> tuple[Sequence[str], Any]:
-        """Return the URLs of shards, and for each row the index of its shard, an array of int32.
+        """Return the URLs of shards, and for each row the index of its shard (in the first set), an array of int32.
 
-        A URL may occur more than once. Raises: StorageError if a row has none.
+        A URL may occur more than once. Raises: StorageError for invalid values.
         """
         return self._catalog.urls, self.extents.numbers
 
@@ -259,7 +263,7 @@ class ListedBatch(Batch):
         return self.columns.extents.part(first, last).size
 
     def batches(self, first: int = 0, last: int | None = None) -> Iterator[Batch]:
-        """Yield samples number *first* to *last* (exclusive; None: to the end); each call reads them again."""
+        """Yield samples *first* to *last* (exclusive; None: to the end) in batches; each call reads them again."""
         return self._read(self.columns.extents.part(first, len(self) if last is None else last))
 
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
@@ -291,9 +295,10 @@ class ListedBatch(Batch):
 
 
 def merge_columns(members_by_set: Sequence[tuple[list[str], Any, Any]]) -> tuple[list[str], Any, Any]:
-    """Return fields, offsets and sizes of samples with parts in several sets, each field once.
+    """Return (fields, offsets, sizes) of samples with parts in several sets, each field once.
 
-    *members_by_set*: what `TableColumns.members_in_set` returns, for each set. A sample has a field in one set at most.
+    *members_by_set*: the result of `TableColumns.members_in_set` for each set: fields, and two arrays with a row for
+    each sample and a column for each field, like the result. A sample has a field in one set at most.
     """
     import numpy as np
 
@@ -409,7 +414,8 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
 def make_json_getter(column: Column, *, verbatim: bool) -> Getter:
     """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT_VALUE if there is none.
 
-    *verbatim*: True if names of fields are compared with case, and a final newline of text is kept.
+    *verbatim*: True if names of fields are compared with case, and a final newline of text is kept. The function raises
+    SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
     """
 
     def value(sample: Sample, index: int) -> object:
@@ -420,7 +426,10 @@ def make_json_getter(column: Column, *, verbatim: bool) -> Getter:
 
 
 def _name_of_choice(column: Column, name: str) -> str:
-    """Return the name that tarindex gives to a table column of the choice *name* of *column*, or of all its choices."""
+    """Return the name, such as `json:width`, that tarindex gives to a table column of the choice *name* of *column*.
+
+    *name*: one of its choices, or all of them joined by ";".
+    """
     return name if name in PSEUDO_FIELDS or not column.path else f"{name}:{'.'.join(column.path)}"
 
 

@@ -21,11 +21,11 @@ MAX_WALKED_BYTES = 1 << 16  # bytes; of a larger sample that lies alone only the
 
 
 class LocalShards:
-    """Reads samples from the local shards of *catalog*.
+    """Reads samples from the local shards of *catalog*: `read` in parts, `read_all` at once. Several threads may read.
 
     *ranges*: True if payloads may stay unread in the file. *sources*: data sets that are read at the same time.
-    `open_files`: cache of the open shards. `max_shards`: how many shards one read may use at once. Several threads may
-    read. Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit of the system.
+    `open_files`: cache of the open shards. `max_shards`: how many shards one read may use at once.
+    Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit of the system.
     """
 
     def __init__(self, catalog: ShardCatalog, ranges: bool, sources: int) -> None:
@@ -40,7 +40,8 @@ class LocalShards:
 
         Runs of small samples come in memory, large samples and runs as streams of the file. Samples with parts in
         several sets come in memory: they are up to 1 MiB.
-        Raises: StorageError, with the row, if a shard has changed or is truncated.
+        Raises: RowError if a shard can't be opened, has another version than in the table, or is truncated;
+        StorageError if it changes meanwhile.
         """
         import numpy as np
 
@@ -65,7 +66,7 @@ class LocalShards:
     def _adjacent(self, rows: Extents) -> SampleBytes:
         """Return the samples of *rows*, which are adjacent in one file, as streams of that file.
 
-        Raises: RowError if the file ends before they do.
+        Raises: RowError if the file can't be opened, has another version than in the table, or ends before they do.
         """
         file = self.open_shard(rows, 0)
         bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
@@ -76,7 +77,8 @@ class LocalShards:
     def _read_small(self, rows: Extents) -> Iterator[SampleBytes]:
         """Yield the samples of *rows*, which are small, in memory, up to 4 MiB at a time (SMALL_SAMPLES_BYTES).
 
-        The next part overwrites the memory. Raises: RowError if a shard can't be read, has changed or is truncated.
+        The next part overwrites the memory. Raises: RowError if a shard can't be opened, has another version than in
+        the table, or is truncated; StorageError if it changes meanwhile.
         """
         buffer = memoryview(bytearray(min(rows.size, SMALL_SAMPLES_BYTES)))  # for all of them, since the reader copies
         for part in rows.windows(SMALL_SAMPLES_BYTES):
@@ -152,7 +154,7 @@ class LocalShards:
         return file
 
     def truncated_error(self, rows: Extents) -> StorageError:
-        """Return the error for the first of *rows* whose shard ends before the sample does."""
+        """Return the `RowError` for the first of *rows* whose shard ends before the sample does; if none, for row 0."""
         rows = rows.parts
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.open_shard(rows, n)))
         return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")

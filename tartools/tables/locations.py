@@ -50,7 +50,8 @@ class RowLocations:
     def from_batches(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
         """Return the locations of the *count* rows of *batches*: record batches from row *first* of the table *url* on.
 
-        Raises: StorageError, with the row, for an invalid value.
+        The batches have the columns `schema.location_columns`. Raises: StorageError, with the row, for an invalid
+        value.
         """
         import numpy as np
 
@@ -127,11 +128,12 @@ class RowLocations:
         return ((expected != key_checksums(keys)) & (expected != UNKNOWN_KEY)).nonzero()[0]
 
     def bulk(self, at: Any, rows: Any, get_buffer: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples at the indexes *at* as a `Bulk`; None for an unusual header, or a key that differs.
+        """Return the samples at the indexes *at* as a `Bulk`; None if only `samples` can read them, or a key differs.
 
-        *at*: array of indexes. *rows*: their row numbers in the file, for messages. `get_buffer(size)`: returns the
-        buffer for payloads; None: new memory or columns. *fields*: names in lower case to read; None: all. Raises:
-        StorageError if a shard can't be read, or has changed.
+        Only `samples` reads unusual headers, samples in local and remote shards at once, and more than 128 MiB from
+        servers. *at*: array of indexes. *rows*: their row numbers in the file, for messages. `get_buffer(size)`:
+        returns the buffer for payloads; None: new memory or columns. *fields*: names in lower case to read; None: all.
+        Raises: StorageError if a shard can't be read, or has changed.
         """
         chosen = self.choose(at, rows, None, fields)
         bulk = self._open_reader().bulk(chosen, get_buffer, fields)

@@ -30,7 +30,10 @@ MAX_WASTED_SHARE = 0.1  # of the bytes of a request
 
 
 class Span(NamedTuple):
-    """One request: bytes *begin* to *end* of the shard *number*, for the rows at *indexes* of the `Extents`."""
+    """One request: bytes *begin* to *end* of the shard *number*, for the rows at *indexes* of the `Extents`.
+
+    The indexes are in the order of the offsets.
+    """
 
     number: int
     begin: int
@@ -39,7 +42,7 @@ class Span(NamedTuple):
 
 
 def plan_requests(rows: Extents, max_requests: int) -> list[Span]:
-    """Return the requests for the samples of *rows*, ordered by shard and offset, not by row.
+    """Return the requests for the samples of *rows*, without further sets, ordered by shard and offset, not by row.
 
     One request gets samples that are near each other in one shard: gaps have up to 1 MiB, and a tenth of the request.
     It has up to the *max_requests*-th part of all bytes, but at least 1 MiB and at most 8 MiB, unless one sample has
@@ -92,7 +95,7 @@ class _Transfer:
 
 
 class RemoteShards:
-    """Reads samples of the shards of *catalog* that are on servers. Several threads may read.
+    """Reads samples of the shards of *catalog* that are on servers. Several threads may read; `close` ends its threads.
 
     Holds: up to 256 MiB of samples for each running `read`, less if it is one of several *sources*.
     """
@@ -113,8 +116,8 @@ class RemoteShards:
         """Yield the bytes of the samples of *rows*, in order, in memory, window by window.
 
         Up to three are requested ahead. A window has up to 32 MiB; a sample above 16 MiB that has one to itself is a
-        stream, unless it has parts in several sets, which are up to 16 MiB together. Raises: StorageError, with the
-        row.
+        stream, unless it has parts in several sets, which are up to 16 MiB together. With several *sources*, windows
+        are smaller. Raises: RowError if a shard can't be read, or has another version than in the table.
         """
         waiting: deque[_Transfer] = deque()
         for part in rows.windows(self._window):
@@ -133,7 +136,8 @@ class RemoteShards:
         """Return the bytes of the samples of *rows*, joined in order; None above 128 MiB, less with several sources.
 
         *buffer*: where to receive them, as large as all the samples; None: new memory. Threads fill it; they have ended
-        when this returns or raises. Raises: StorageError, with the row.
+        when this returns or raises. Raises: RowError if a shard can't be read, or has another version than in the
+        table.
         """
         if rows.size > MAX_BUFFER_WINDOWS * self._window:
             return None
@@ -153,7 +157,7 @@ class RemoteShards:
         transfer.answers.extend(self._requests.submit(partial(self._fill, transfer, span)) for span in transfer.spans)
 
     def _wait(self, transfer: _Transfer) -> Any:
-        """Wait for the requests of *transfer*; return its buffer. Raises: StorageError with the row."""
+        """Wait for the requests of *transfer*; return its buffer. Raises: RowError for the first that failed."""
         for span, answer in zip(transfer.spans, transfer.answers, strict=True):
             try:
                 answer()

@@ -26,7 +26,7 @@ Facts = Callable[[Batch], Iterable[Mapping[Fact, object]]]
 
 
 class RowBlock:
-    """Rows of adjacent samples of one *shard*, in columns.
+    """Rows of adjacent samples of one *shard*, in columns: `add` batches, then get the bytes of all by `packed`.
 
     `keys`: of the samples. `begins`, `ends`: their extents in the shard, in bytes.
     `offsets`, `sizes`: of payloads, in bytes: field -> an array. An offset is -1 for an absent field, -2 for one that
@@ -74,7 +74,10 @@ class RowBlock:
             self._columns(field, len(self))
 
     def add(self, batch: Batch) -> None:
-        """Add a row for each sample of *batch*. Raises: SampleError if a sample has no extent of its own."""
+        """Add a row for each sample of *batch*.
+
+        Raises: SampleError if the samples are not adjacent in their shard, with their own headers.
+        """
         bounds = batch.bounds()
         if bounds is None:
             raise _no_extent_error(batch[0])

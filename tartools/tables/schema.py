@@ -49,7 +49,8 @@ def is_table_name(url: str) -> bool:
 def is_table(url: str) -> bool:
     """True if *url* is a table, by its magic; False for stdin, commands and fifos, which are not read.
 
-    On a server, where a probe costs a request, only a URL with the name of a table is probed. Raises: StorageError.
+    On a server, where a probe costs a request, it is False without a probe unless *url* has the name of a table.
+    Raises: StorageError if *url* can't be read.
     """
     url = Url(url)
     if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_stored_object(url)):
@@ -68,7 +69,7 @@ def check_pyarrow() -> None:
 
 
 def import_arrow() -> Any:
-    """Import pyarrow with `pyarrow.parquet`, and return it. Raises: StorageError that says how to install it."""
+    """Import pyarrow with `pyarrow.parquet`, and return it. Raises: StorageError if it can't be imported."""
     from tartools.tar.runs import limit_numpy_threads
 
     try:
@@ -110,14 +111,22 @@ def encode_texts(column: Any) -> Any:
 
 
 def check_names(names: Iterable[str], folder: str) -> None:
-    """Raise StorageError if one of *names*, from `relative_name`, can't be read from a table in *folder*."""
+    """Raise StorageError if a table in *folder* may not name one of the shards *names*, from `relative_name`.
+
+    Raises: UsageError for a URL with credentials.
+    """
     for name in names:
         if why := _refusal(name, folder):
             raise StorageError(why)
 
 
 def resolve(name: str, folder: str) -> str:
-    """Return the URL of the shard *name* in a table in *folder*. Raises: StorageError if it is not allowed."""
+    """Return the URL of the shard that a table in *folder* calls *name*: *name* itself if absolute or with a scheme.
+
+    *folder*: put before any other name; ends in a slash, or is "". Raises: StorageError if the table may not name it:
+    stdin, a command, an archive that was split; for a table on a server also a local file, another server, or a path
+    with `..`. UsageError for a URL with credentials.
+    """
     if why := _refusal(name, folder):
         from tartools.storage import origins
 
@@ -213,7 +222,7 @@ def members_column(fields: Sequence[str], number: int = 1) -> list[tuple[str, An
 
 
 def fields_in_set(unified_schema: Any, number: int) -> list[str]:
-    """Return the fields of samples in set *number* in the unified schema *unified_schema*."""
+    """Return the fields of samples in set *number* in the unified schema *unified_schema*; [] if it lists none."""
     column = name_in_set(MEMBERS_COLUMN, number)
     return [field.name for field in unified_schema.field(column).type] if column in unified_schema.names else []
 
@@ -365,7 +374,7 @@ def _stored_or_raise(kind: Any) -> Any:
 
 
 def column_of(values: Sequence[Any], type_: Any) -> Any:
-    """Return *values* as a column of *type_*; in a column of text, other values become text by `as_text`.
+    """Return *values* as an Arrow array of *type_*; in a column of text, other values become text by `as_text`.
 
     A whole number that a double can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
     """
@@ -397,7 +406,7 @@ def _convert_value(value: Any, type_: Any) -> Any:
 
 
 def plain_values(column: Any) -> Sequence[Any]:
-    """Return the values of *column* as str, int, float, bool, list or dict; None for null.
+    """Return the values of *column*, an Arrow array, as str, int, float, bool, list or dict; None for null.
 
     Bytes are written in hex. A single-precision number is the one with the fewest digits. Anything else (dates,
     decimals) is the text that Arrow makes of it.

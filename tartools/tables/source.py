@@ -20,9 +20,13 @@ TABLE_READ_ROWS = 1 << 13  # read from a table at a time
 
 
 class ParquetSource:
-    """The Parquet file *url*, opened. *noun*: "table", or another noun for messages.
+    """The Parquet file *url*, opened by `open_table` or `open_parquet`, which close it too.
 
-    `file`: the open file. `parquet`: its `ParquetFile`. `names`: of the columns. `rows`: how many it has.
+    *noun*: "table", or another noun for messages.
+    `file`: the open file.
+    `parquet`: its `ParquetFile`, of pyarrow.
+    `names`: of the columns.
+    `rows`: how many it has.
     """
 
     def __init__(self, url: str, file: io.BufferedReader, parquet: Any, noun: str) -> None:
@@ -84,7 +88,8 @@ class ParquetSource:
     def slices(self, columns: Sequence[str], rows: range) -> Iterator[tuple[int, Any]]:
         """Yield (row number, record batch) with *columns* of the rows with numbers *rows*, a range without a step.
 
-        The row number is that of the first row of the batch. Other row groups are not read. Raises: TarFormatError.
+        The row number is that of the first row of the batch. Rows that do not exist are left out; row groups without
+        rows to yield are not read. Raises: TarFormatError if the table is damaged.
         """
         for group, first, count in self.groups():
             if first < rows.stop and first + count > rows.start:
@@ -104,7 +109,7 @@ class ParquetSource:
             first += count
 
     def read(self, columns: Sequence[str] | None) -> Any:
-        """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError."""
+        """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError if damaged."""
         with _arrow_errors(self.url, self._noun):
             # a thread of pyarrow that still holds this file aborts a process that ends meanwhile
             rows = self.parquet.read(columns=columns, use_threads=False)

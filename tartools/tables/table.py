@@ -120,7 +120,10 @@ class Table:
             yield from self[first : first + (1 << 10)]
 
     def find(self, key: str) -> Sample:
-        """Return the first sample with *key*. Reads keys up to it; after `take`, all keys. Raises: KeyError."""
+        """Return the first sample with *key*. Reads keys up to it; after `take`, all keys.
+
+        Raises: KeyError if no row has this key.
+        """
         raw, first, example = key.encode("utf-8", "surrogateescape"), 0, b""
         columns = (
             (batch.column(0) for batch in self._batches((schema.KEY_COLUMN,)))
@@ -171,8 +174,9 @@ class Table:
         """Return the samples of *rows* as a `Bulk`: for callers that read many at a time.
 
         Payloads are in one buffer, `get_buffer(size)` if given, or in columns. Of large samples only *fields*, in
-        lower case, are read. None if a header is unusual, or a sample differs from its row: then `table[rows]` returns
-        the samples, or raises the error. Raises: the errors of `table[rows]`.
+        lower case, are read; None: those of `with_fields`. None without rows, and if the samples can't be read like
+        this, for an unusual header, or because one differs from its row: then `table[rows]` returns the samples, or
+        raises the error. Raises: the errors of `table[rows]`.
         """
         numbers = self._numbers(rows)
         if not len(numbers):
@@ -328,7 +332,10 @@ class Table:
         return self._rename_shards(self._read(None), lambda name: name)
 
     def _read(self, names: list[str] | None) -> Any:
-        """Return the columns *names*, None for all, of the rows of this table: a `pyarrow.Table`. Raises: KeyError."""
+        """Return the columns *names*, None for all, of the rows of this table: a `pyarrow.Table`.
+
+        Raises: KeyError if it lacks one of them.
+        """
         if self._arrow_table is not None:
             rows = self._arrow_table
             all_names = rows.column_names
@@ -354,7 +361,7 @@ class Table:
         return table
 
     def with_fields(self, names: Iterable[str] | None) -> Table:
-        """Return this table for reading the fields *names*, in any case: None for all.
+        """Return this table for reading the fields *names*, ignoring case; None: all.
 
         Of a joined table, the sets of shards that have none of them are not opened. Samples may have other fields too.
         """
@@ -414,7 +421,7 @@ class Table:
     # ---- the file ----
 
     def _batches(self, names: Sequence[str] | None) -> Iterator[Any]:
-        """Yield the columns *names* of all rows of the file, in record batches; None: the columns of locations.
+        """Yield the columns *names* of all rows of the file or Arrow table, in batches; None: the columns of locations.
 
         Other names that the table does not have are left out. Raises: StorageError if the first of *names* is missing.
         """
@@ -426,7 +433,10 @@ class Table:
             yield from table.batches(self._existing(names, table.names), ROWS_IN_BATCH)
 
     def _existing(self, names: Sequence[str] | None, columns: Sequence[str]) -> list[str]:
-        """Return the *names* that are among *columns*; None: the columns of locations. Raises: StorageError."""
+        """Return the *names* that are among *columns*; None: the columns of locations.
+
+        Raises: StorageError if the first of *names* is missing.
+        """
         if names is None:
             return schema.location_columns(columns)
         if names[0] not in columns:
@@ -434,7 +444,10 @@ class Table:
         return [name for name in names if name in columns]
 
     def _open(self) -> Any:
-        """Open the file, for a `with` that gives its `ParquetSource`. Raises: StorageError if it was replaced."""
+        """Open the file, for a `with` that gives its `ParquetSource`.
+
+        Raises: StorageError if it can't be opened, can't be read in parts, or was replaced since it was first opened.
+        """
         if not storage.is_seekable(self._url):
             raise StorageError("a table is a file or an object: this can't be read in parts", url=self._url)
         file = seekable.open_as_file(self._url)

@@ -39,7 +39,8 @@ def table_batches(
     *sources*: data sets that are read at once; each keeps so many times fewer files open, and reads less ahead.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
-    Raises: StorageError if a shard has another version than in the table; TarFormatError if *url* is not a table.
+    Raises: StorageError if a shard has another version than in the table, or a sample differs from its row;
+    TarFormatError if *url* is not a table.
     """
     reader = VerifiedReader(ShardCatalog(url), account, need=need, tmpdir=tmpdir, sources=sources)
     with source.open_table(url, file) as table, closing(reader):
@@ -56,7 +57,7 @@ def table_batches(
 def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
     """Yield the samples of the table *url* with row numbers *rows*, in batches, in order.
 
-    Other row groups are not read. *account*: counts bytes read.
+    Row groups without these rows are not read. *account*: counts bytes read.
     Raises: TarFormatError if the table has fewer rows; StorageError if a sample differs from its row.
     """
     count = 0

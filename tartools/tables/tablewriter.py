@@ -20,9 +20,9 @@ SMALL_BATCHES = 256  # record batches that are held before they are joined
 
 
 class RowBatch:
-    """Adjacent *rows* of a table, a record batch of the unified schema, with the interface of `samples.batch.Batch`.
+    """Some *rows*, a record batch of the unified schema, with the methods of `samples.batch.Batch` that writing needs.
 
-    *numbers*: the row number of each, for messages; None if they have none.
+    *numbers*: the row number of each, an array, for messages; None if they have none.
     """
 
     def __init__(self, rows: Any, numbers: Any = None) -> None:
@@ -110,11 +110,12 @@ class TableContent(Protocol):
 
 
 class TableWriter:
-    """Writes the table *url* from rows of the inputs *rows*: some of them or all, in any order.
+    """Writes the table *url*: `write_batch` adds rows, in any order; then `commit` or `abort`.
 
+    *rows*: schema of the rows, and the shards that they name.
     `samples`: rows added so far. `size`: bytes that these samples take in an archive, without its end.
     `output`: the open output, for `storage.sync`.
-    `sums`: gets the checksum of the table once it has appeared.
+    *sums*: gets the checksum of the table once it has appeared.
     Names of shards are relative to the table if both can be moved together. Holds: a row group of 65,536 rows.
     Raises: StorageError if *url* exists, unless *force*, or can't be written.
     """
@@ -157,7 +158,10 @@ class TableWriter:
         return self._file.written
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the rows *first* to *last* (exclusive) of *batch*, a `RowBatch`. Raises: StorageError."""
+        """Add the rows *first* to *last* (exclusive) of *batch*, a `RowBatch`.
+
+        Raises: StorageError if the table can't be written, or may not name a shard.
+        """
         self._waiting.append(batch.rows.slice(first, last - first))
         self._count += last - first
         self.samples += last - first
@@ -184,7 +188,7 @@ class TableWriter:
     def _shard(self, number: int) -> tuple[str, str | None]:
         """Return the name in the table, and the version, of the shard *number*.
 
-        Raises: StorageError if it can't be listed.
+        Raises: StorageError if the table may not name it.
         """
         url, version = self._shards.shard(number)
         name = schema.relative_name(url, self._folder)
@@ -192,18 +196,27 @@ class TableWriter:
         return name, version
 
     def flush(self) -> None:
-        """Write the waiting rows, as a row group that is smaller than others. Raises: StorageError."""
+        """Write the waiting rows, as a row group that is smaller than others.
+
+        Raises: StorageError if the table can't be written, or may not name a shard.
+        """
         if self._count:
             self._write_row_group(self._count)
 
     def finish(self) -> None:
-        """Write the rest of the table; only `commit` may follow. Raises: StorageError."""
+        """Write the rest of the table; only `commit` or `abort` may follow.
+
+        Raises: StorageError if it can't be written.
+        """
         self.flush()
         self._parquet.close()
         self._finished = True
 
     def commit(self) -> None:
-        """Finish the table, if it is not, and let it appear under its name. Raises: StorageError."""
+        """Finish the table, if it is not, and let it appear under its name.
+
+        Raises: StorageError if it can't be written.
+        """
         if not self._finished:
             self.finish()
         self.output.commit()

@@ -44,9 +44,9 @@ ROWS_ONE_BY_ONE = 64  # rows that are read one by one behind damage, before the 
 
 
 class VerifiedReader:
-    """Reads the samples of rows from the shards of *catalog*; `samples` compares each with its row, `bulk` does not.
+    """Reads the samples of rows from the shards of *catalog*, and compares them with the rows; `bulk` compares no keys.
 
-    A sample that differs from its row raises StorageError. *account*: counts bytes read.
+    `samples` raises StorageError for a sample that differs from its row. *account*: counts bytes read.
     *need*: the parts of a sample that the caller uses. *tmpdir*: folder of scratch files for large members.
     *sources*: the number of readers at work at once, which share the limits of open files and memory.
     Several threads may read.
@@ -185,7 +185,8 @@ class VerifiedReader:
     def _read_parts_alone(self, rows: Extents) -> Iterator[Batch]:
         """Yield the samples of *rows*, reading each part of them by itself: the slow path, to name the wrong part.
 
-        Raises: StorageError, with the shard of the part, if a part differs from its row, or has another key.
+        Raises: StorageError, with the shard of the part, if a part differs from its row, has another key than the first
+        part, or is a member without a field.
         """
         for index in range(len(rows)):
             sets = [set_extents for set_extents in rows.part(index, index + 1).sets if set_extents.ends[0]]
@@ -291,8 +292,9 @@ class VerifiedReader:
 
 
 def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
-    """True if *batch* is the samples that *rows* list from index *at* on: equal keys, at the right places.
+    """True if *batch* is the samples that *rows* list from index *at* on: at the right places, with the keys of *rows*.
 
+    Without keys in *rows*, places are enough.
     *bounds*: offsets at which the samples of all *rows* begin, then the end of the last one. In samples of a joined
     table a member has to begin where each part does.
     """

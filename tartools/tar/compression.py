@@ -29,7 +29,8 @@ class Codec(NamedTuple):
     `name`: such as "gzip".
     `magic`: byte strings; compressed data begin with one of them.
     `suffixes`: of the names of compressed archives, with the dot: ".tar.gz", ".tgz".
-    `decompressor()`, `compressor()`: import the library, and return a new object for one stream of data.
+    `decompressor()`, `compressor()`: import the library, and return a new object for one stream of data, with the
+    methods of `bz2.BZ2Decompressor` or `bz2.BZ2Compressor`.
     `padded`: True if zeros may follow each compressed stream, as gzip on tapes has them.
     `can_start(data)`: True if *data*, the first bytes of a stream, are enough to start the decompressor.
     """
@@ -67,8 +68,8 @@ def _make_gzip_reader() -> Decompressor:
 def _has_gzip_header(data: bytes) -> bool:
     """True if *data*, the first bytes of a stream, have a whole gzip header (RFC 1952, 2.3).
 
-    isal loses its position in a partial one. A header whose name does not end counts as whole; decompressing it then
-    reports the damage.
+    isal loses its position in a partial one. A header whose name or comment does not end within 64 KiB counts as whole;
+    decompressing it then reports the damage.
     """
     if len(data) < 10:
         return False
@@ -100,7 +101,7 @@ def _make_zstd_writer() -> Compressor:
 
 
 class _Lz4Writer:
-    """A compressor for lz4 with the methods of `Compressor`; the first call of one begins the frame."""
+    """A compressor for lz4 with the methods of `bz2.BZ2Compressor`; the first call of either begins the frame."""
 
     def __init__(self) -> None:
         from lz4 import frame
@@ -109,7 +110,7 @@ class _Lz4Writer:
         self._begun = False
 
     def compress(self, data: bytes | bytearray | memoryview, /) -> bytes:
-        """Compress *data*; return the output so far, which may be empty."""
+        """Compress *data*; return the output that is ready, which may be empty."""
         begin = b"" if self._begun else self._lz4.begin()
         self._begun = True
         return begin + bytes(self._lz4.compress(data))
@@ -148,7 +149,7 @@ MAX_COMPRESSION_MAGIC_BYTES = 10  # bytes of the longest magic number
 def zstd_window(head: bytes) -> int:
     """Return the window in bytes that decompressing a zstd frame needs (RFC 8878, 3.1.1.1).
 
-    *head*: the first bytes of the frame, 6 or more. 0 if they do not state the window.
+    *head*: the first bytes of the frame. 0 if they are fewer than 6, or state no window (a frame of one segment).
 
     >>> zstd_window(bytes.fromhex("28b52ffd0090")) >> 20
     256
@@ -199,9 +200,9 @@ def split_packed(name: str) -> tuple[str, Codec | None]:
 def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
     """Return a stream of the bytes in *stored*, decompressed if they begin with the magic number of a codec.
 
-    The first bytes are read now, and kept in `stored.head`; the position of an open file stays. Raises, while the
-    stream is read: TruncatedError and TarFormatError, with *url* and the byte offset in the compressed data;
-    StorageError if there is too little memory.
+    The first bytes are read now, and kept in `stored.head`; the position of an open file stays.
+    Raises, while the stream is read: TruncatedError and TarFormatError, with *url* and the byte offset in the
+    compressed data. Raises, now or then: StorageError if *stored* can't be read, or there is too little memory.
     """
     stream: Stream = stored
     if stored.file is not None:
@@ -216,7 +217,8 @@ def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
 def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
     """Return *data*, one or more compressed streams of *codec*, decompressed.
 
-    Raises: TarFormatError if *data* is damaged or not of this codec, or gives more than *max_bytes* bytes.
+    Raises: TarFormatError if *data* is damaged, truncated or not of this codec, or gives more than *max_bytes* bytes;
+    StorageError if there is too little memory.
     """
     if not data.startswith(codec.magic):
         raise TarFormatError(f"it does not begin as {codec.name} data")
@@ -266,7 +268,7 @@ class StoredBytes:
         return count
 
     def skip(self, count: int, /) -> None:
-        """Skip *count* bytes, which count as read."""
+        """Skip *count* bytes, which count as read; `file` must not be None."""
         skip(self._stream, count)
         self.count += count
 
@@ -357,7 +359,7 @@ class DecompressedStream(Stream):
         return count
 
     def _next_stream(self) -> None:
-        """Start a decompressor for the compressed stream that follows; at the end of the input there is none.
+        """Start a decompressor for the compressed stream that follows; set it to None at the end of the input.
 
         Raises: TarFormatError if bytes follow that are not of this codec.
         """
@@ -386,9 +388,10 @@ class DecompressedStream(Stream):
             raise self._failure(0, error) from error
 
     def _failure(self, count: int, error: Exception) -> TarToolsError:
-        """Return the error for users that stands for *error*, an exception of the library.
+        """Return the error to raise for *error*, an exception of the library.
 
-        *count*: bytes of input that the library had got when it failed; 0 at the end of the input.
+        It is a StorageError for too little memory or a window that is too large, else a TarFormatError.
+        *count*: bytes of input in the call that failed; they end at the byte `_offset` of the compressed file.
         """
         name = self._codec.name
         if isinstance(error, MemoryError) or any(word in str(error).lower() for word in MEMORY_MESSAGES):

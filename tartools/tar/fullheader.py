@@ -87,8 +87,9 @@ class GlobalHeader(NamedTuple):
 class FullHeader(NamedTuple):
     """The properties of one member, from its header and the extended headers before it.
 
-    `path`, `size`: of the member; the size of its payload in bytes.
+    `path`: of the member, as bytes.
     `kind`: its type flag.
+    `size`: bytes of its payload.
     `data`: offset of its payload in the buffer.
     `head`: bytes that replace its header when it is written; None if the header stays as it is.
     `sparse`: True for a sparse file, in any of GNU's formats.
@@ -134,7 +135,8 @@ def read_full_header(
 
     `GlobalHeader` if a pax global header is there; `IncompleteHeader` if *view* ends before the header does: then call
     this again with more bytes, the same *start*, and its `parsed` as *parsed*, so that nothing is parsed twice. If a
-    global record has a keyword that the member's own records lack, the header is rewritten to contain it.
+    global record has a keyword that the member's own records lack, or a global header is among its extended headers,
+    `head` is a new header with the global records and its own.
     Sources: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, "Basic Tar Format".
     Raises: TarFormatError with the offset in *view*.
     """

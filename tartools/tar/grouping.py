@@ -20,7 +20,8 @@ class OpenGroup:
     from these, such as an extended header, are in `scattered`.
 
     `key`: the key of its members; None if no group is open, then the other attributes have no meaning.
-    `stem`: the paths of its members begin with this (`tar.keys`); `NO_STEM` if only an equal path belongs to it.
+    `stem`: the paths of its members begin with this (`tar.keys`); `NO_STEM` if its only member has no field, so that
+    no further member belongs to it.
     `begin`: offset in `Grouper.source` of its first contiguous member.
     `first`: index of that member in `Grouper.members`.
     `scattered`: its earlier members, in order.
@@ -49,7 +50,8 @@ class OpenGroup:
     def add_scattered(self, member: Member, size: int, scratch: Callable[[], io.FileIO]) -> None:
         """Add *member* to `scattered`; *size*: bytes of memory that it holds.
 
-        Once they hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of a file, which *scratch* makes.
+        Once all of them hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of the plain file that they were read
+        from, or of a file that *scratch* makes.
         """
         self.scattered.append(member)
         self.scattered_memory += size
@@ -60,7 +62,7 @@ class OpenGroup:
             self.scattered_memory = 0
 
     def take_scattered(self) -> ScatteredGroup:
-        """Return the group of the scattered members, which are all that it has, and forget them."""
+        """Empty `scattered`, and return its members as a group; the open group must have no contiguous members."""
         assert self.key is not None
         members, self.scattered, self.scattered_memory = self.scattered, [], 0
         own = all(head is None for *_, head in members)  # no header is replaced
@@ -72,13 +74,17 @@ class OpenGroup:
 class Grouper:
     """Collects the members of one stream into groups: complete groups, not yielded yet, and the open group.
 
-    The reader's hot loop appends plain members to the columns itself. Positions are offsets in the reader's buffer.
+    The reader calls `start_or_join` before each member, which it then adds to `members` or, if it is not contiguous, by
+    `OpenGroup.add_scattered`; `interrupt` where bytes begin that belong to no group; `complete_group` at an end of
+    archive; and `drain`, which returns the complete groups. Its hot loop appends plain members to the columns itself.
+    Positions are offsets in the reader's buffer.
 
     `source`: the buffer or file that holds the members.
     `shift`: what is added to a position to get the offset in `source`.
     `base`: offset of the reader's buffer in the stream.
     `uniform`: True if many groups with equal fields may come as `UniformGroups`, in place of their members.
-    `parts`: what is complete and not yet yielded, in order, except the groups of the next attributes.
+    `scratch`: makes a file for groups above 16 MiB.
+    `parts`: complete groups, special members and ends of archives, in order; the groups of the next attributes follow.
     `keys`, `starts`, `firsts`: of each complete group that is contiguous: key, offset in `source`, index of its first
     member in `members`.
     `members`: the members of these groups and then of the open one; None if members are not listed.

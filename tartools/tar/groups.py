@@ -46,7 +46,7 @@ class UniformGroups:
 
     `endings`: of the paths of the members, after the key: b".jpg". `width`: members of a group.
     `begins`: offsets of the headers in the source of the groups, int64; a payload begins one block (512 bytes) later.
-    `sizes`: bytes of the payloads, int64.
+    `sizes`: bytes of the payloads, int64. *begins* and *sizes* may be flat, with the members group by group.
     """
 
     __slots__ = ("begins", "endings", "sizes", "width")

@@ -91,7 +91,8 @@ def field_from_ending(ending: bytes) -> bytes:
 class Paths:
     """The paths in *headers*, rows of 512 uint8, as arrays with a row for each header; prefixes are not read.
 
-    `names`: the paths, as rows of uint8 with zeros at the end. `ends`: their lengths. `lengths`: those of their keys.
+    `names`: the paths, as rows of uint8 with zeros at the end.
+    `ends`: lengths of the paths. `lengths`: lengths of their keys.
     `bases`: the index at which the base name begins. `keyed`: True if the path has a field.
     `hidden`: True if the base name begins with a dot. `plain`: True if the path is not empty, and only zeros follow it.
     """
@@ -171,7 +172,8 @@ class Paths:
     def group_begins(self, count: int) -> Any:
         """Return an array of the indexes, among the first *count* paths, at which a group begins.
 
-        These are 0, and the index of each path that has no field, or another key than the path before.
+        These are 0, and the index of each path that has no field, follows one without, or has another key than the one
+        before.
         """
         import numpy as np
 
@@ -184,7 +186,7 @@ class Paths:
     def common_endings(self, begins: Any) -> list[bytes] | None:
         """Return the ends of a group's paths after the key, [b".jpg", b".cls"]; None if not all groups have the same.
 
-        *begins*: an array of two or more indexes at which groups begin; at the last the last compared group ends.
+        *begins*: an array of two or more indexes at which groups begin; the group at the last index is not compared.
         """
         import numpy as np
 

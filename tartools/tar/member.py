@@ -73,7 +73,10 @@ class Member(NamedTuple):
         return read_range(self.source, self.data, self.data + self.size)
 
     def open(self) -> io.BufferedReader:
-        """Return a seekable binary file over the payload; holds one buffer, not the payload."""
+        """Return a seekable binary file over the payload; holds one buffer, not the payload.
+
+        Reading from it raises StorageError if the source is a file that has changed.
+        """
         return io.BufferedReader(PayloadReader(self))
 
 

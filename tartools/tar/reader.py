@@ -120,7 +120,10 @@ def read_members(
 
 
 class Reader:
-    """The state of reading one stream: the buffer, how far it is filled and parsed, the groups found in it."""
+    """The state of reading one stream: the buffer, how far it is filled and parsed, the groups found in it.
+
+    After each `refill`: `take_run`, `parse`, `count_groups`, `groups.drain`; at the end: `check_end` or `end_part`.
+    """
 
     def __init__(
         self,
@@ -132,10 +135,10 @@ class Reader:
         begin: int,
         until: int | None,
     ) -> None:
-        """Begin to read *stream*, the bytes of *url*, which stands at byte *begin* of its file.
+        """Begin to read *stream*, the tar of *url*, which stands at byte *begin* of that tar.
 
         *scratch*: makes a file for large members. *need*: the parts of samples that are used. *uniform*: groups may
-        come as `UniformGroups`. *until*: byte of the file to stop at; None: its end.
+        come as `UniformGroups`. *until*: byte of the tar to stop at; None: its end.
         """
         self.stream = stream
         self.url = url
@@ -171,8 +174,7 @@ class Reader:
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
         """Parse the buffer until more bytes are needed, and return None; at damage, return the error, unraised."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
-        group = groups.open
-        source, shift, limit = groups.source, groups.shift, self.payload_limit()
+        source, shift, limit, group = groups.source, groups.shift, self.payload_limit(), groups.open
         unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES
         while position + BLOCK <= filled:
             expected, loose = NO_SUMS if self.globals else EXPECTED_SUMS, bool(group.scattered)
@@ -246,7 +248,7 @@ class Reader:
             self.takes_runs = self.failed < MAX_RUN_MISSES
 
     def count_groups(self) -> None:
-        """Count the groups that were found so far, and set whether numpy looks for runs from now on."""
+        """Add the groups found since `drain` to `seen`; from 200 on, let `take_run` look for runs if that will pay."""
         self.seen += len(self.groups.keys)
         if self.failed or self.takes_runs or self.seen < GROUPS_BEFORE_RUNS:
             return
@@ -260,7 +262,7 @@ class Reader:
         """Check the bytes after the last member of the stream; return True if it ends with an end of archive.
 
         False if that is missing, which *lax* allows; then the open group is completed. Raises: TruncatedError if it is
-        missing and not *lax*, or inside of a member; TarFormatError if other bytes follow the end.
+        missing and not *lax*, inside of a member, or in an empty input; TarFormatError if other bytes are at the end.
         """
         remaining = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not remaining.strip(b"\0"):
@@ -290,7 +292,7 @@ class Reader:
     def end_part(self, until: int) -> None:
         """Complete the open group at stream offset *until*, where the part to read ends.
 
-        Raises: TarFormatError if no member ends exactly there.
+        Raises: TarFormatError if no member ends exactly there, or a global header governs the next one.
         """
         if self.globals or self.position != self.filled or self.buffer.base + self.filled != until:
             raise TarFormatError("no member begins at this byte", url=self.url, offset=until)
@@ -308,7 +310,7 @@ class Reader:
         return path
 
     def _parse_slowly(self) -> bool:
-        """Parse any header or end block at `position`; return False if it needs more bytes. Raises: TarFormatError."""
+        """Parse and pass a header or end block at `position`; False if it needs more bytes. Raises: TarFormatError."""
         with memoryview(self.buffer)[: self.filled] as view:
             if view[self.position : self.position + BLOCK] == ZERO_BLOCK:
                 self._end_block()
@@ -335,7 +337,7 @@ class Reader:
         return True
 
     def _add_member(self, header: FullHeader) -> None:
-        """Add the regular member of *header*, which is complete."""
+        """Add the regular member of *header*, which is complete, and move `position` to its end."""
         groups, start = self.groups, self.position
         groups.start_or_join(header.path, start)
         shift = groups.shift
@@ -359,15 +361,12 @@ class Reader:
         self.position += zeros // BLOCK * BLOCK
 
     def _skip_to(self, end: int, special: Special | None = None) -> None:
-        """Move on to *end* in the buffer: the bytes up to there belong to no group.
-
-        *special*: the member that they are, which is added; None for an extended header.
-        """
+        """Move on to *end*: the bytes before it are *special*, which is added, or an extended header if it is None."""
         self.groups.interrupt(special, self.position)
         self.position, self.groups.open.begin = end, end + self.groups.shift
 
     def _request_member(self, header: FullHeader) -> None:
-        """Set `need` to the bytes of the incomplete member of *header*, and `large` if no buffer will hold it."""
+        """Set `need` for the incomplete member of *header*, `large` if no buffer holds it; end a group before it."""
         self.globals = header.governing
         self.need = header.end - self.position
         self.waiting = f"the payload of {header.name!r}"
@@ -392,10 +391,7 @@ class Reader:
     # ---- the part of the stream that is in memory ----
 
     def refill(self) -> bool:
-        """Read more bytes into the buffer, so that `parse` can continue; return False at the end of the stream.
-
-        A member that is too large for a buffer is skipped, and becomes a range of a file instead.
-        """
+        """Read more bytes for `parse`, or skip a member too large for a buffer; False at the end of stream or part."""
         if self.large is not None:
             self._skip_large(self.large)
             self.large, self.need, self.waiting = None, BLOCK, "a header"

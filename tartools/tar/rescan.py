@@ -65,7 +65,7 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
 
     They are plain tuples with the items of `Member`. Up to 1 MiB of a file is read into memory; if it is more, or with
     *ranges*, the members are ranges of the file.
-    Raises: TarFormatError if the bytes have changed meanwhile; StorageError if the file has become shorter.
+    Raises: TarFormatError if the bytes have changed meanwhile; StorageError if the file has changed or become shorter.
     """
     if isinstance(source, io.FileIO) and not ranges and end - start <= MAX_MEMBER_READ_BYTES:
         source, start, end = read_range(source, start, end), 0, end - start

@@ -115,11 +115,12 @@ def _add_members(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins:
 
 
 def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
-    """Add all members of a run to *groups*, as `UniformGroups`; add none and return False if fields differ.
+    """Add all members of a run to *groups*, the groups that begin and end in it as `UniformGroups`; return True.
 
+    Add none and return False if these groups differ in their fields.
     *paths*, *starts*, *sizes*: of all members: paths, offsets of headers in the source, bytes of payloads (int64).
-    *begins*: an array of indexes in the run at which groups begin; the last of these groups is not compared, and stays
-    open.
+    *begins*: an array of indexes in the run at which groups begin. Members before the first index belong to the group
+    that is open; the last of these groups is not compared, and stays open.
     """
     low, high = int(begins[0]), int(begins[-1])
     endings = paths.common_endings(begins)

@@ -43,6 +43,8 @@ MAX_OCTAL_SIZE = 8**11 - 1  # bytes; the largest size in a size field of octal d
 class Writer:
     """Writes an archive to *sink*: members, then its end.
 
+    Call `add` and `add_range` any number of times, and then `end`; all three may raise StorageError if a source is a
+    file that has changed, or *sink* fails.
     Holds: up to 1 MiB of short pieces, and the source of the current piece. A piece is a range of bytes of one source.
     """
 
@@ -98,7 +100,7 @@ class Writer:
         self.flush()
 
     def flush(self) -> None:
-        """Write the members that were added to the sink. The archive is complete only after `end`."""
+        """Write all members that were added and are not in the sink yet. The archive is complete only after `end`."""
         self._begin_piece(None, 0)
         self._write_pending()
 
@@ -199,9 +201,10 @@ def _send_file(source: io.FileIO, start: int, end: int, sink: io.FileIO) -> int:
 
 
 def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = None) -> Member:
-    """Return a member with this *path* and *payload*; mode, owner and times are taken from *like*.
+    """Return a member with this *path* and *payload*; mode, owner, times and pax records are taken from *like*.
 
     Without *like*: mode 0644, owner and time 0, so that equal contents give equal bytes.
+    Raises: SampleError if the path is empty or contains a NUL.
     """
     size = len(payload)
     head = encode_header(path, size, like)
@@ -212,14 +215,18 @@ def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = N
 
 
 def rename_member(member: Member, path: bytes) -> Member:
-    """Return a member like *member* with another *path*; all else in its header stays."""
+    """Return a member like *member* with another *path*; mode, owner, times and pax records stay.
+
+    *member* itself if the path is the same. Raises: SampleError if the path is empty or contains a NUL.
+    """
     return member if path == member.path else member._replace(path=path, head=encode_header(path, member.size, member))
 
 
 def rewrite_member(member: Member, path: bytes, source: Source, size: int) -> Member:
     """Return a member like *member* with another *path*, and the first *size* bytes of *source* as payload.
 
-    If neither path nor size changes, the header stays byte for byte.
+    If neither path nor size changes, the header stays byte for byte; else mode, owner, times and pax records stay.
+    Raises: SampleError if the path is empty or contains a NUL; StorageError if the file of *member* has changed.
     """
     same = path == member.path and size == member.size
     head = member.header if same else encode_header(path, size, member)
@@ -232,7 +239,7 @@ def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     *size*: bytes of its payload. *like*: the member whose mode, owner, times and pax records it gets; GNU long names
     become pax records. None: mode 0644, owner and time 0.
 
-    Raises: SampleError if the path is empty or contains a NUL.
+    Raises: SampleError if the path is empty or contains a NUL; StorageError if the file of *like* has changed.
     """
     if like is None and fits_one_block(path, size):
         head = path.ljust(100, b"\0") + _MIDDLES[size][0]
@@ -331,7 +338,8 @@ NEW_BLOCK = _new_block()
 class NewMembers(NamedTuple):
     """The bytes of new members, as columns with an item for each member.
 
-    `heads`, `tails`: the header in two parts. `payloads`. `paddings`: zeros up to a whole block.
+    `heads`, `tails`: the header in two parts; `tails` has b"" for a long header, which is all in `heads`.
+    `payloads`: the payloads. `paddings`: zeros that fill the last block of each payload.
     `sizes`: bytes that the member takes in the archive, all together.
     """
 

@@ -34,9 +34,9 @@ class RankSteps(NamedTuple):
         """Return the steps in which *world_size* ranks share the positions *begin* to *length* in batches of *size*.
 
         The samples after the full steps are shared evenly in one more step. If they are fewer than ranks, the step
-        before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
-        batches. *drop_last*: leave these samples out. *single*: True for samples in place of batches: nothing is taken
-        along, and some ranks have one sample more.
+        before, if any, takes them along, so that batches of some ranks have one sample more: so all ranks have equally
+        many batches. *drop_last*: leave out the samples after the full steps. *single*: True for samples in place of
+        batches: nothing is taken along, and some ranks have one sample more.
         """
         full, remaining = divmod(max(length - begin, 0), world_size * size)
         if drop_last:
@@ -80,6 +80,7 @@ class BatchedOrder:
     `local`: batches come in the order in which *inner* has completed them, else in random order
 
     `length`: positions of an epoch of *inner*. `kind`: a dict of plain values that identifies the order in states.
+    Raises: ValueError for a *bucket* or *max_cost* that does not fit the rows.
     Positions count the rows of an epoch, batch after batch. Holds: 16 bytes a row of the epoch that was asked for last.
     """
 

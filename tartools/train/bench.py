@@ -83,7 +83,10 @@ class BatchNote(NamedTuple):
 
 
 class LooseFiles(Dataset[Any]):
-    """Samples by number from the files or objects below *prefix*; adjacent files with one key are one sample."""
+    """Samples from the files or objects below *prefix*; adjacent files with one key are one sample.
+
+    `__getitems__(numbers)` returns those with these numbers, from 0 on; there is no `dataset[number]`.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._objects = ObjectDataset(prefix)
@@ -99,7 +102,10 @@ class LooseFiles(Dataset[Any]):
         return len(self._samples)
 
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the samples *numbers*, in this order, as dicts: `__key__`, `__url__`, payloads by field."""
+        """Return the samples *numbers*, in this order, as dicts: `__key__`, `__url__`, payloads by field.
+
+        Fields are in lower case; `__url__` is the URL of the first file of the sample.
+        """
         selected = [self._samples[number] for number in numbers]
         payloads = self._objects.items([entry for _, _, fields in selected for entry in fields.values()])
         return [
@@ -109,10 +115,10 @@ class LooseFiles(Dataset[Any]):
 
 
 class NumberedBatches(Dataset[Any]):
-    """A dataset of batches of *dataset*: for a list of sample numbers the pair (batch, `BatchNote`).
+    """A dataset of batches of *dataset*: `__getitems__(numbers)` returns the pair (batch, `BatchNote`).
 
-    *chooser* decodes each sample. If a sample fails, the item is the error as a value: workers can't raise it
-    unchanged.
+    *numbers*: of samples. *chooser* decodes each sample. If a sample fails, the item is the error as a value: workers
+    can't raise it unchanged.
     """
 
     def __init__(self, dataset: Any, chooser: FieldChooser) -> None:
@@ -172,8 +178,8 @@ def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
     """Return *decoded* samples as a batch: a dict with the values of each field.
 
     Where all values of a field are pictures (uint8 arrays with channels last), they are one uint8 tensor of CROP_PIXELS
-    x CROP_PIXELS pixels each, channels last: cut from the top left, smaller ones filled up with 0. Other values are
-    lists, with None for absent fields.
+    x CROP_PIXELS pixels each, channels last, as many as the first has: cut from the top left, smaller ones filled up
+    with 0. Other values are lists, with None for absent fields.
     """
     batch: dict[str, Any] = {}
     for name in dict.fromkeys(name for sample in decoded for name in sample):
@@ -188,9 +194,10 @@ def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def bench_dataset(form: str, urls: Sequence[str]) -> Any:
-    """Return a dataset of the samples of *urls*, each a dict by its number.
+    """Return a dataset of the samples of *urls*: `len()`, and `__getitems__(numbers)`, which returns them as dicts.
 
-    *form*: "loose" (*urls* is one prefix of files or objects), "zip" (zip files); any other: *urls* is one table.
+    *form*: "loose" (*urls* is one prefix of files or objects; it has no `dataset[number]`), "zip" (zip files); any
+    other: *urls* is one table.
     """
     if form == "loose":
         return LooseFiles(*urls)
@@ -200,9 +207,11 @@ def bench_dataset(form: str, urls: Sequence[str]) -> Any:
 def measure_row(row: BenchRow) -> dict[str, Any]:
     """Measure passes over the samples of *row*, for its time or its number of passes; return the results by name.
 
-    "cache": "cold" or "warm", None without local files; "samples" and "passes" that were read; "run_seconds";
-    "samples_per_second", "bytes_per_second"; "cpu_seconds" a sample, of this process and its workers; "parts": without
-    workers, the seconds a sample to list, read, decode and collate, else None.
+    "cache": "cold" if the pages of the files were dropped before each pass and at most 1 % stayed, else "warm", None
+    without local files; "samples" read, and complete "passes"; "run_seconds", without the start of workers;
+    "samples_per_second" and "bytes_per_second" in these; "cpu_seconds" a sample, of this process and its workers;
+    "parts": without workers, a dict of the seconds a sample to "list", "read", "decode" and "collate", else None.
+    Also limits torch in this process to one thread, and silences warnings.
 
     Raises: SampleError if a complete pass does not have each sample once, or a sample can't be decoded; what reading
     raises.

@@ -21,15 +21,15 @@ CUT_PLACES = ("begin", "middle", "random")
 class Clip:
     """The base of `Sound` and `Video`: says which part of a payload is decoded, and how.
 
-    `at`: where the part is: one of `CUT_PLACES`
+    `at`: where the part is: one of `CUT_PLACES`, or "spread" for a `Video`
     """
 
     at: str
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> Any:
-        """Return the part of *file*, decoded. *seed*: for a part at random; None draws one.
+        """Return the part of *file*, a payload or a file that can seek, decoded: the type is that of the subclass.
 
-        Raises: SampleError if it can't be decoded.
+        *seed*: for a part at random; None draws one. Raises: SampleError if it can't be decoded.
         """
         raise NotImplementedError
 
@@ -44,9 +44,12 @@ class Clip:
         return True
 
     def offset(self, spare: int, seed: int | None) -> int:
-        """Return where the part begins, from 0 to *spare*: the number of units that are left out.
+        """Return where the part begins, in units (samples of a sound, frames) from the begin of the whole.
 
-        The same *seed* gives the same fraction of *spare*: a sound and a video of one sample are cut at one time.
+        *spare*: how many units the whole has more than the part; if it is not above 0, the result is 0. Else `at` gives
+        0 for "begin", half of *spare* for "middle", and for "random" a number from 0 to *spare*, drawn by *seed* (None:
+        at random). The same *seed* gives the same fraction of *spare*: a sound and a video of one sample are cut at one
+        time.
         """
         if self.at == "begin" or spare <= 0:
             return 0
@@ -61,7 +64,8 @@ class Clip:
 def split_clips(decode: Any) -> tuple[dict[str, Clip], Any]:
     """Return ({field: its `Clip`}, the decoders that remain) of *decode*, an argument `decode=`.
 
-    Names of fields become lower case. Raises: TypeError for a `Clip` that is not in a dict by field.
+    Fields of the clips become lower case. If *decode* is no dict, there are no clips, and it is returned as it is.
+    Raises: TypeError for a `Clip` that is not in a dict by field.
     """
     if isinstance(decode, Mapping):
         clips = {field.lower(): how for field, how in decode.items() if isinstance(how, Clip)}

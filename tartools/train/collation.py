@@ -80,7 +80,7 @@ def with_explanation(function: Any, names: Sequence[str], argument: str = "colla
 def field_names(dataset: Any) -> Sequence[str]:
     """Return the names of the fields in the tuples of *dataset*, also through torch's Subset and ConcatDataset.
 
-    There are none if samples are dicts, or the dataset is not ours.
+    There are none if samples are dicts, the dataset is not ours, or parts of a ConcatDataset have different fields.
     """
     if isinstance(dataset, (Subset, ConcatDataset)):
         names = {tuple(field_names(part)) for part in datasets_in(dataset)}
@@ -208,7 +208,11 @@ def padded(samples: Sequence[Any], value: float = 0) -> Any:
 
 
 def _pad_values(values: Sequence[Any], fill: float) -> Any:
-    """Return *values*, one of each sample, as a batch: sequences as a `Padded`, filled up with *fill*."""
+    """Return *values*, one of each sample, as a batch: sequences as a `Padded`, filled up with *fill*.
+
+    Dicts with equal keys become a dict, tuples of one length a tuple, of batches of their parts; other values are
+    collated by torch's `default_collate`.
+    """
     first = values[0]
     if all(isinstance(value, Mapping) and value.keys() == first.keys() for value in values):
         return {name: _pad_values([value[name] for value in values], fill) for name in first}

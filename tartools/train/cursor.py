@@ -118,7 +118,7 @@ class Remainder(NamedTuple):
 class Cursor(NamedTuple):
     """The position of one reader in an epoch: everything that its state says.
 
-    `data`: fingerprint of shards, seeds and shuffles; a state of others is refused
+    `data`: fingerprint of shards, seeds and shuffles; a state with another fingerprint is refused
     `reader`: the reader, and how many readers there were
     `epoch`: number of the epoch
     `repetition`: number of the repetition in the epoch, above 0 only for `repeat` and `with_epoch`
@@ -258,7 +258,8 @@ def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
     """Return the cursors of the readers in *loaded*, all of one epoch. *shards*: number of shards of the stream.
 
     *loaded* is a state of a reader, one of a StatefulDataLoader, or a list of states; {} has no cursors.
-    Raises: StateError for anything else, for damaged states, and for states of different epochs.
+    Raises: StateError for anything else, for damaged states, for states of different epochs, and for a state of a
+    StatefulDataLoader that is older than its last batch.
     """
     cursors = [Cursor.from_state(state, shards) for state in states_in(loaded, STATE_OWNER)]
     if len({cursor.epoch for cursor in cursors}) > 1:
@@ -269,8 +270,10 @@ def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
 def states_in(loaded: Any, owner: str) -> Iterator[Any]:
     """Yield the states of single readers in *loaded*, unchecked; torchdata's loader wraps them in states of its own.
 
-    *owner*: whose states they should be, for the message. Raises: StateError for anything else, and for a state of a
-    loader that does not count its last batches.
+    *loaded*: a state of a reader, one of a StatefulDataLoader, or a list of states; {} has none.
+    *owner*: whose states they should be, for the message, as in "an ObjectStream". Raises: StateError for anything
+    else, and if torchdata's loader has yielded batches since its last snapshot (`snapshot_every_n_steps` above 1), so
+    that its state is older than the last batch.
     """
     if isinstance(loaded, (list, tuple)):
         for entry in loaded:

@@ -104,7 +104,7 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         super().__init__(url, thread_count=thread_count, overwrite=overwrite, sync_files=False)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Make the folder; return *plan*, with the prefix of this rank's files if ranks save without collectives.
+        """Make the folder, if it is local; return *plan*, without collectives with the prefix of this rank's files.
 
         Raises: StorageError if a checkpoint is there and overwrite is False.
         """
@@ -140,6 +140,8 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write `.metadata`, with which the checkpoint appears; then remove data of older saves from the folder.
 
+        If ranks save without collectives, each writes a file of its own, `__RANK.metadata`, and removes its own data of
+        older saves.
         *results*: what `write_data` gave, by rank. If data can't be removed, that is logged. Raises: StorageError.
         """
         metadata.version = CURRENT_DCP_VERSION

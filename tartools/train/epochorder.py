@@ -45,7 +45,7 @@ def make_order_key(*parts: int) -> int:
 
 
 def permute(positions: Any, count: int, key: int) -> Any:
-    """Return the values of a permutation of `range(count)` at *positions*, whole numbers: an array of int64.
+    """Return the values of a permutation of `range(count)` at *positions*, numbers below *count*: an array of int64.
 
     A Feistel network on pairs (low, high) with low + width * high, walked until the number is below *count*: for each
     *key* a bijection. About one microsecond for ten positions; holds a few arrays as long as *positions*.
@@ -102,6 +102,7 @@ class BlockOrder:
     """All rows of *table*, each once an epoch, shuffled by blocks: neighbouring samples, about *size* bytes each.
 
     Blocks are permuted; then the samples of each *window* blocks that follow each other are permuted among themselves.
+    `length`: positions of an epoch. `kind`: a dict of plain values that identifies the order in states.
     Holds: 24 bytes a block.
     """
 
@@ -168,6 +169,7 @@ class WeightedOrder:
     """An epoch of *length* rows drawn with repetition, each on average as often as *mixture* says.
 
     *mixture*: weights of rows within sources, and shares of sources; its schedule has one item. Holds: 8 bytes a row.
+    `length`: positions of an epoch. `kind`: a dict of plain values that identifies the order in states.
     """
 
     def __init__(self, mixture: Weighting, length: int) -> None:
@@ -189,6 +191,7 @@ class ShareOrder:
     after source, and *length* is cut to a multiple of *batch*. The positions of a source, over all parts, are points at
     equal distances on the line of its weights. So a row comes as often as its weight says, rounded up or down. Where
     the first point is moves with the epoch by the golden ratio: over epochs, too, rows come as evenly as can be.
+    `length`: positions of an epoch. `kind`: a dict of plain values that identifies the order in states.
     """
 
     def __init__(self, mixture: Weighting, length: int, batch: int = 0) -> None:
@@ -326,8 +329,8 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
     """Return the source of each row, int64: the index in *patterns* of the one that matches its shard's URL.
 
-    Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard without
-    any.
+    Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard that no
+    pattern matches.
     """
     numbers, _, _ = table.places()
     urls = table.shards()

@@ -42,16 +42,27 @@ class FieldChooser:
 
         FieldChooser(("jpg;png", "cls"), "pil", (augment, None))
 
-    *fields*: names for a tuple of these; None for a dict of all fields, with `__key__` and `__url__`.
+    *fields*: names for a tuple of these, "jpg;png" for the first of two that a sample has; None for a dict of all
+    fields, with `__key__` and `__url__`.
     *decode*: a decoder, several, or a dict of these by field, also of `Sound` and `Video`; None for bytes. Nothing is
     unpickled by default.
     *transform*: a function of the result, or one for each field.
-    *resize*: size of pictures. *exif*: True turns these as their EXIF data say. *classes*: names that become numbers.
+    *resize*: size of pictures: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field.
+    *exif*: True turns pictures as their EXIF data say.
+    *classes*: names that become numbers, or the URL of a file with one on each line, for the field `cls`; or a dict of
+    these by field.
     *missing*: None for the value None where a sample lacks a field. Else that is an error: "skip" is for datasets,
     which leave out such samples before they come here. All of them: docs/training/fields.md.
 
-    Raises: SampleError, with shard, sample and field; an exception of a transform gets a note with these, and is a
-    RuntimeError for StopIteration.
+    `names`: the *fields*, as a list; [] for None.
+    `needed`: names of all fields that are read, in lower case; None for all.
+    `files`: fields whose payloads it takes as open files, where they are ranges of a file.
+    `raw`: True without *decode*, *transform* and *classes*: payloads stay bytes.
+    `clips`: field -> `Clip`. `classes`: field -> {class name: number}.
+    `seeds`: gives the seeds of samples, if a transform or a clip asks for them; else None.
+
+    Raises: ValueError and TypeError for arguments that don't fit. When it is called: SampleError, with shard, sample
+    and field; an exception of a transform gets a note with shard and sample, and is a RuntimeError for StopIteration.
     """
 
     def __init__(
@@ -147,6 +158,7 @@ class FieldChooser:
     def _decode_value(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return *value*, the payload of the field *name* of *sample*, decoded: of a field with classes its number.
 
+        The key, the URL, and values that are no payload (of a column of a table, or None) are returned unchanged.
         Raises: SampleError, naming shard, sample and field.
         """
         if name in self.classes:
@@ -163,7 +175,7 @@ class FieldChooser:
             raise decode_error(sample, name, error) from error
 
     def _class_number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
-        """Return the number of the class that *value*, bytes or text of *field* of *sample*, names.
+        """Return the number of the class whose name is *value*: bytes, text or a number, of *field* of *sample*.
 
         Raises: SampleError, naming shard and sample, for another name.
         """
@@ -182,7 +194,11 @@ class FieldChooser:
         return numbers[name]
 
     def _apply_transform(self, sample: Mapping[str, Any], value: Any) -> Any:
-        """Return *value*, the decoded fields of *sample*, transformed. Raises: errors of transforms, with a note."""
+        """Return *value*, the decoded fields of *sample*, transformed.
+
+        If `missing` is None, a function for one field is not called for None. Raises: errors of transforms, with a note
+        that names shard and sample; RuntimeError for StopIteration.
+        """
         if self.transform is None:
             return value
         try:
@@ -232,10 +248,11 @@ def names_in(fields: Any, argument: str = "fields") -> list[str]:
 
 
 def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
-    """Return {field: {class name: number}} for *classes*, numbered from 0 in their order.
+    """Return {field in lower case: {class name: number}} for *classes*, numbered from 0 in their order.
 
     *classes*: names; the URL of a file with one on each line; or a dict of these by field. Not in a dict, they are
-    those of the field `cls`; None has none. Raises: ValueError if there are no names, or for repeated or empty ones.
+    those of the field `cls`; None has none. Raises: ValueError if there are no names, or for repeated or empty ones;
+    StorageError for a file that can't be read.
     """
     numbers_by_field = {}
     for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
@@ -255,8 +272,8 @@ def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = fr
     """Return *sample* as a dict of webdataset: `__key__`, `__url__`, and payloads by field, in lower case.
 
     *needed*: fields to read, None for all; others have the value None. Fields in *files* are open files instead of
-    bytes, if their payloads are ranges of a file. Raises: SampleError if two fields differ only in case, or if one
-    begins with two underscores.
+    bytes, if their payloads are ranges of a file. Raises: SampleError if two fields to be read differ only in case, or
+    if any field begins with two underscores.
     """
     fields = [(field_name(member), _reader(member, files)) for member in sample.members]
     return make_dict(sample.key, sample.shard, fields, needed)
@@ -279,7 +296,7 @@ def make_dict(
 
     *fields*: pairs (name, function that reads the payload); names become lower case. *needed*: names whose payloads are
     read, None for all; others have the value None.
-    Raises: SampleError if two fields differ only in case, or if one begins with two underscores.
+    Raises: SampleError if two fields to be read differ only in case, or if any field begins with two underscores.
     """
     sample: dict[str, Any] = {DICT_KEY: key, DICT_URL: url}
     for field, payload in fields:

@@ -69,15 +69,17 @@ def loader(
     *table*: URL at which the table of shards is kept. *cache*: "FOLDER:SIZE", for what is read of remote shards.
     *fields*: names of fields, for tuples; None: dicts. *columns*: columns of the table that are fields, too. *decode*:
     name of a decoder, or a function, or a dict of these by field. *transform*: a function of the result, or one for
-    each field. *resize*: size of pictures; *exif*: True turns them as their EXIF data say. *classes*: names that become
-    numbers. *missing*: "error", "skip", or None as the value. *shuffle*: True, False, or "blocks" of about *block*
-    bytes; *seed*, *weights*, *length*, *replacement*, *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*,
-    *world_size*: the order, as of `StatefulSampler`.
+    each field. *resize*: pixels of the shorter side of pictures, (height, width), or a `Resize`; *exif*: True turns
+    them as their EXIF data say. *classes*: names that become numbers. *missing*: for a sample without a field: "error",
+    "skip" to leave it out, or None as the value. *shuffle*: True, False, or "blocks" of about *block* bytes; *seed*,
+    *weights*, *length*, *replacement*, *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*, *world_size*: the order,
+    as of `StatefulSampler`.
     *collate_fn* and *options*: those of DataLoader. Without *decode*, *transform*, *classes* and *collate_fn*, payloads
     are bytes and a batch is a `TableBatch`. More on all arguments: docs/training/fields.md; a whole program:
     docs/training/pytorch.md.
 
-    Raises: ValueError if there are no samples, and for arguments that don't fit; what TableDataset raises.
+    Raises: ValueError if there are no samples, and for arguments that don't fit; TypeError if *batch_size* is no whole
+    number, or *options* have a sampler; what TableDataset raises.
     """
     arguments = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
     arguments |= {"exif": exif or None}
@@ -142,8 +144,9 @@ def is_dataset(source: Any) -> bool:
 class Loader(DataLoader[Any]):
     """A DataLoader over the dataset *data*, in the order of *sampler*. *options*: arguments of DataLoader.
 
-    *collate_fn*: makes a batch of a list of samples; None: the default. Its state counts the batches that it has
-    yielded, not those that workers have read ahead.
+    *collate_fn*: makes a batch of a list of samples; None: torch's default, or `TableBatch` for a `TableDataset` whose
+    payloads stay bytes. The state (`state_dict`, `load_state_dict`) counts the batches that it has yielded, not those
+    that workers have read ahead.
     """
 
     use_stateful_dataloader = True  # accelerate saves the state of such
@@ -179,7 +182,7 @@ class Loader(DataLoader[Any]):
         return True
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """Yield the batches of the next epoch, or the rest of the epoch of a loaded state.
+        """Yield the batches of the next epoch, of the one that was set, or the rest of the epoch of a loaded state.
 
         Raises: what reading raises, also in a worker; RuntimeError for a worker that has ended.
         """
@@ -188,9 +191,9 @@ class Loader(DataLoader[Any]):
         return self._batches()
 
     def with_collation(self, collate_fn: Callable[[list[Any]], Any]) -> Loader:
-        """Return a loader with the data, order and options of this one that makes batches by *collate_fn*.
+        """Return a loader with the data, order and worker options of this one that makes batches by *collate_fn*.
 
-        Both count on in one order: iterate over one of them.
+        `pin_memory` is not taken over. Both count on in one order: iterate over one of them.
         """
         names = ["num_workers", "timeout", "multiprocessing_context", "generator", "prefetch_factor"]
         names += ["persistent_workers", "in_order"]
@@ -201,7 +204,10 @@ class Loader(DataLoader[Any]):
 
     @property
     def running(self) -> SamplerIteration | None:
-        """The iteration of the sampler that was begun last; None before the first one."""
+        """The iteration of the sampler that was begun last.
+
+        None before the first one, and after `load_state_dict`, or `set_epoch` with another epoch.
+        """
         return self._sampler.running
 
     @property
@@ -301,7 +307,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, or between iterations of the next one."""
+        """The number of the current epoch; once an iteration has yielded all of it, that of the next one."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -311,14 +317,18 @@ class Loader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return a state for all ranks: the place after as many batches, on each rank, as this loader has yielded.
 
-        Raises: ValueError with `in_order=False`: of batches that come as they are ready nobody knows which are left.
+        Raises: ValueError with workers and `in_order=False`: of batches that come as they are ready nobody knows which
+        are left.
         """
         if self.num_workers and not getattr(self, "in_order", True):  # torch 2.6
             raise ValueError("batches delivered out of order can't be resumed: use in_order=True")
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration resume from *state*. Raises: StateError if it is of other data or another order."""
+        """Have the next iteration resume from *state*, whose seed and epoch replace those of this loader.
+
+        Raises: StateError if it is of other data or another order.
+        """
         self._sampler.load_state_dict(state)
 
 

@@ -56,8 +56,9 @@ def stream_map(
         for batch in torch.utils.data.DataLoader(data, batch_size=64): ...
 
     *source*: names of shards and tables, with braces and wildcards, or a `tartools.Table`. *function* gets a sample: a
-    dict of its fields, with *fields* a tuple of these; decoded by *decode*, the name of a decoder. It returns one
-    result, which may be a list or a tuple; None, for nothing; or an iterator, such as a generator, of results.
+    dict of its fields, with *fields* a tuple of these; decoded by *decode*, the name of a decoder, or a function, or a
+    dict of these by field. It returns one result, which may be a list or a tuple; None, for nothing; or an iterator,
+    such as a generator, of results.
 
     Work goes out in chunks of about *chunk_size* bytes: runs of samples of a shard, or rows of a table (default: 8 MB,
     and of shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a chunk begins). A shard
@@ -77,7 +78,8 @@ def stream_map(
     Holds: the results of *prefetch* chunks (default: 2 for each worker), pickled unless they come from threads.
     Raises: what *function* raises, with a note that names sample and shard, and what reading raises, after the results
     before it; RuntimeError with the chunk if its workers were lost each time; TypeError if the function can't be
-    pickled; StorageError if the cluster can't be reached; UsageError without Ray.
+    pickled; StorageError if the cluster can't be reached; UsageError without Ray, and for stdin and fifos; ValueError
+    for arguments that don't fit, and if there are no shards.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")
@@ -97,8 +99,9 @@ def stream_map(
 def _start_engine(
     engine: str, work: MapWork, workers: int | None, retries: int, address: str | None, cpus: float
 ) -> Iterator[tuple[Engine[Any, Answer], int]]:
-    """Yield (an engine that calls *work*, number of calls to have under way).
+    """For the body of `with`: give (an engine that calls *work*, number of calls that run at a time).
 
+    At the end of the body a connection to Ray that was opened here is closed. `call_in_window` stops the engine.
     *engine*: "threads", "processes" or "ray". *workers*: calls at a time; None: one a core. *retries*: more tries of an
     item whose worker was lost (not of threads); *address*, *cpus*: of the engine "ray". The engine gives, for each
     item, a list of the results of *work*, or their pickles in bytes: `engines.results` reads both.
@@ -121,7 +124,7 @@ def _start_engine(
 
 @contextmanager
 def _close_at_exit(reference: list[Any]) -> Iterator[None]:
-    """Run the block, and close a generator if the program ends in it, while threads can still run.
+    """Close a generator if the program ends in the body of `with`, while threads can still run: a context manager.
 
     `reference[0]`: a weak reference to the generator.
     """
@@ -140,7 +143,9 @@ def _close_at_exit(reference: list[Any]) -> Iterator[None]:
 
 
 class StreamMap(IterableDataset[Any]):
-    """The dataset that `stream_map` returns. A new iteration ends the one before, if nothing refers to that.
+    """The dataset that `stream_map` returns: each iteration yields the results of an epoch, by workers of its own.
+
+    They end with the iteration: when it is at its end, is closed, or nothing refers to its iterator.
 
     `source`: shards and tables, or a `Table`; `chooser`: makes of a sample the argument of `function`
     `options`: engine, workers, retries, address and cpus of the engine, by name; `ordered`: in the order of the samples
@@ -212,7 +217,8 @@ class StreamMap(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration resume from *state*; the function is called again for one chunk at most.
 
-        It must return as many results as before. Raises: StateError if the state belongs to other samples or ranks.
+        It must return as many results as before. Raises: StateError if the state belongs to other shards or ranks, or
+        another chunk size, and without *ordered*.
         """
         checks = {"data": is_count, "next": lambda value: is_list(value, is_count, is_count)}
         check_state(state, "a stream_map", checks)

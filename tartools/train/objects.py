@@ -41,7 +41,8 @@ class ObjectList(Sequence[tuple[str, int]]):
     """The objects under *prefixes* as (URL, bytes), sorted by the bytes of their URLs, each once; with their versions.
 
     Empty objects whose names end in a slash, which stand for folders, are left out. Pickles to some 30 bytes an
-    object, and most of that are versions. Holds: the bytes of the URLs, and 24 for each: forks share them.
+    object, and most of that are versions. Holds: the bytes of the URLs and versions, and 17 for each: forks share
+    them.
 
     Raises: StorageError if a prefix can't be listed, nothing is there, or an object has no known size.
     """
@@ -116,7 +117,7 @@ class ObjectDataset(Dataset[Any]):
     Raises: StorageError with the URL, if an object is gone, can't be read, or was replaced since it was listed: of
     another version or time, or at least, where a server has no versions, of another size.
 
-    With `StatefulSampler` each object comes once an epoch, over all ranks, and a run that was stopped goes on exactly,
+    With `StatefulSampler` each object comes once an epoch, over all ranks, and a run that was stopped resumes exactly,
     also with other numbers of ranks and workers.
     """
 
@@ -185,8 +186,8 @@ class ObjectStream(IterableDataset[Any]):
     An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
     WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB in each worker.
 
-    A run that was stopped goes on at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
-    or by `state_dict` and `load_state_dict` with a loader without workers. `ObjectDataset` with `StatefulSampler` knows
+    A run that was stopped resumes at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
+    or by `state_dict` and `load_state_dict` with a loader without workers. `ObjectDataset` with `StatefulSampler` has
     no such limits.
     """
 
@@ -227,12 +228,12 @@ class ObjectStream(IterableDataset[Any]):
         return self._state(self._positions.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration resume from *state*.
+        """Have the next iteration resume from *state*, whose seed and epoch replace those of this stream.
 
-        The state of a loader without workers may go on with other numbers of ranks and workers: all ranks are taken to
-        have had equally many items. Raises: StateError if it belongs to other objects, or to another kind of order. The
-        state of one of several workers is for the same worker of as many: the next iteration raises StateError in any
-        other.
+        The state of a loader without workers is also for other numbers of ranks and workers: all ranks are taken to
+        have had equally many items. The state of one of several workers is for the same worker of as many: the next
+        iteration raises StateError in any other. Raises: StateError if it belongs to other objects, to another kind of
+        order, or to a stream with another `drop_last`.
         """
         checks = {"reader": is_reader, "workers": is_count, "epoch": is_count, "drop_last": is_bool}
         check_state(state, "an ObjectStream", checks)
@@ -314,7 +315,7 @@ def _read_small_object(url: str) -> bytes | None:
         return None
 
     def attempt() -> bytes | None:
-        """Return the bytes, or None, by one request."""
+        """Return the bytes by one request; None if they are too many, their number is unknown, or some are missing."""
         reply = object_at(url).get(0, OPEN_BYTES, "")
         if not reply.is_framed or reply.size is None or reply.size > OPEN_BYTES:
             reply.body.close()

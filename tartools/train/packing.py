@@ -58,10 +58,12 @@ def pack(
 
     *dataset* has a length and items by number: dicts, or pairs of a picture and its label. Where it lists files, as
     torchvision's `ImageFolder` does in `samples`, and *encode* is "keep", the files are stored as they are, and
-    transforms are not applied. Otherwise pictures (PIL) are stored as *encode* says, "jpg" or "webp" with quality 95,
-    or "png", which is also what "keep" stands for. Arrays and tensors become npy, text and other numbers txt, whole
-    numbers cls, dicts and lists json. In a dict, the names are the fields; one that does not say what its value is gets
-    that as a suffix, and npz, mp, ten and pth take what `TarWriter` writes there. Item 41 has the key 000000041.
+    transforms are not applied. Otherwise PIL images are stored as *encode* says, "jpg" or "webp" with quality 95, or
+    "png", which is also the format of "keep". Arrays and tensors become npy, except that uint8 arrays [height, width]
+    and [height, width, 3] become pictures if *encode* is a format. Of a pair, text and fractions become txt, whole
+    numbers cls, dicts and lists json. In a dict, the names are the fields; the suffix of the format is added to the
+    name of a picture, array, dict or list that has none, but not to those of text, numbers and bytes. Fields that end
+    in npz, mp, ten and pth take all values that `TarWriter` takes there. Item 41 has the key 000000041.
 
     *output* is a prefix or pattern, as for tarsplit: "photos" gives `photos-000000.tar`, ... and `photos.parquet`. A
     shard has up to *max_size* bytes and *max_count* samples; one sample that is larger has a shard of its own.
@@ -76,7 +78,8 @@ def pack(
     Holds: 32 samples a worker, 8 bytes an item, 60 bytes a sample; what the store's upload holds. It needs no temporary
     files, but for the rows of the table.
     Raises: SampleError for an item that can't be read or written; StorageError, also if other shards, or a table of
-    another number of samples, are there.
+    another number of samples, are there; UsageError for compressed shards, such as .tar.gz; ValueError for an empty
+    dataset, or a wrong *max_size*, *max_count* or *encode*.
     """
     output = name_of(output)
     names = parse_numbering(output, gzip=False)
@@ -97,9 +100,10 @@ def pack(
 
 
 def table_url(output: str, names: Numbering) -> str:
-    """Return the URL of the table of the shards of *output*, whose numbering is *names*.
+    """Return the URL of the table of the shards that `pack` writes to *output*, whose numbering is *names*.
 
-    It is the part of a shard's name before the number, with .parquet; "samples.parquet" in the folder if that is empty.
+    It is the part of a shard's name before the number, without "-", "_" and "." at its end, with .parquet;
+    "samples.parquet" in the folder if no part of the base name comes before the number.
     """
     base = names.prefix if has_number(output) else names.prefix.removesuffix("-")
     if not base or base.endswith("/"):
@@ -108,7 +112,9 @@ def table_url(output: str, names: Numbering) -> str:
 
 
 class _Packing:
-    """One run of `pack`. `order` has the numbers of items in the order in which they are written.
+    """One run of `pack`: call `run` once, and then `end_workers`, also after an error.
+
+    `order`: the numbers of items in the order in which they are written
 
     `encoded`: the items as samples; `names`: of the shards
     `max_size`: bytes of a shard, or a text such as "1GB"; `max_count`: samples of a shard, None: no limit
@@ -142,7 +148,8 @@ class _Packing:
     def run(self) -> RowInputs:
         """Write all missing shards; return the rows of all shards.
 
-        Raises: StorageError if a shard that is there has other samples, or is not one of these.
+        Raises: StorageError if a shard that is there has other samples, or is not one of these; SampleError for an item
+        that can't be read or encoded.
         """
         catalog = ShardCatalog()
         spool = RowSpool((), {}, catalog)
@@ -191,7 +198,7 @@ class _Packing:
         return block
 
     def _samples(self, position: int) -> Iterator[Sample]:
-        """Return the samples from *position* on, read ahead by workers.
+        """Return an iterator over the samples from *position* in `order` on, which workers, if any, read in advance.
 
         If *position* is where the shard before ended, that is the rest of the same iterator: nothing is read twice.
         """
@@ -201,7 +208,10 @@ class _Packing:
         return self._read
 
     def _start_reading(self, position: int) -> Iterator[Sample]:
-        """Start to read the samples from *position* on, in workers if there are any, and return them."""
+        """Return an iterator over the samples from *position* in `order` on; workers, if any, begin to read them now.
+
+        It raises SampleError for an item that can't be read or encoded.
+        """
         indexes = self.order[position:]
         if not self._workers:
             return (_raise_error(self._encoded[index]) for index in indexes)
@@ -218,8 +228,8 @@ class _Packing:
     def _check_shard(self, url: str, position: int) -> RowBlock:
         """Return the rows of the shard *url*, which exists, after a check that it has the samples from *position* on.
 
-        Only its first and last sample are compared, and that it ends where a shard is full. Raises: StorageError if it
-        has others.
+        Compared are its first and last sample, and its end, which has to be where the shard is full. Raises:
+        StorageError if they differ; SampleError for one of the items compared that can't be read or encoded.
         """
         block = RowBlock(url)
         ends: list[Sample] = []
@@ -252,11 +262,11 @@ def _raise_error(item: Sample | TarToolsError) -> Sample:
 
 
 class EncodedItems(Dataset[Any]):
-    """The items of *dataset* as samples with the key of their number, in 9 digits.
+    """The items of *dataset* as a dataset of `Sample`, whose keys are the numbers of the items, in 9 digits.
 
     *kind*: format in which pictures are stored, "jpg", "png" or "webp"; "keep" for files as they are, and pictures as
-    png. An item that can't be read or encoded is a SampleError as a value: workers can't raise it unchanged.
-    Raises: ValueError for another kind.
+    png. For an item that can't be read or encoded, it returns a SampleError instead of raising it, because workers
+    can't raise it unchanged. Raises: ValueError for another kind.
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP_ENCODING) -> None:
@@ -294,7 +304,10 @@ class EncodedItems(Dataset[Any]):
         return {suffix: storage.read_content(local_url(os.fspath(path))), name: value}
 
     def _fields(self, item: Any) -> dict[str, bytes]:
-        """Return the payloads by field of *item*, a dict, or a pair of a picture and its label. Raises: TypeError."""
+        """Return the payloads by field of *item*: a dict, or a pair of a picture, array, text or bytes and its label.
+
+        Names of a dict that begin with two underscores are left out. Raises: TypeError for another item or value.
+        """
         if isinstance(item, Mapping):
             pairs = (self._named_field(name, value) for name, value in item.items() if not name.startswith("__"))
             return dict(pairs)
@@ -314,7 +327,8 @@ class EncodedItems(Dataset[Any]):
     def _named_field(self, name: str, value: Any) -> tuple[str, bytes]:
         """Return (field, payload) of *value*, which is called *name* in a dict.
 
-        The field is *name*, with a suffix added if it does not say what the value is.
+        The field is *name*; for a picture, array, dict or list whose *name* has no suffix of such a format, the suffix
+        is added. Text, numbers and bytes keep *name* in any case. Raises: TypeError for a value that can't be encoded.
         """
         last = suffix_of(split_codec(name)[0])
         if last in ENCODERS:
@@ -330,7 +344,8 @@ class EncodedItems(Dataset[Any]):
     def _value_suffix(self, value: Any) -> str:
         """Return the suffix for *value*: of a picture its format, else npy, cls, txt, json, or bin for bytes.
 
-        Raises: TypeError for a value of another class.
+        Whole numbers are cls, fractions txt like text. A uint8 array [height, width] or [height, width, 3] is a
+        picture, unless `kind` is "keep". Raises: TypeError for a value of another class.
         """
         value = to_python(value)
         if type(value).__module__.startswith("PIL."):

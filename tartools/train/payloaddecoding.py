@@ -144,7 +144,7 @@ class PictureDecoder:
     width), or a `Resize`; or a dict of these by field; None: as stored. Called with a field and its bytes, as a decoder
     of webdataset is. `upright`: True to turn pictures as their EXIF data say, before they are resized; default False.
 
-    Raises: KeyError for another name.
+    Raises: KeyError for another name; ValueError for another *resize*.
     """
 
     @staticmethod
@@ -152,7 +152,7 @@ class PictureDecoder:
         """Return a dict: name of a decoder -> (class, type of values, mode) of its pictures.
 
         Classes are "numpy", "torch" and "pil"; types "uint8", "float", "stored" or None; modes those of Pillow in lower
-        case.
+        case, "" for that of each picture.
         """
         from webdataset.autodecode import imagespecs
 
@@ -306,7 +306,7 @@ def named_decoders(name: str, resize: Any = None) -> list[PictureDecoder | Sound
 
 
 class FieldDecoder(NamedTuple):
-    """Decodes one *field*: by *function* of its bytes, by *decoder*, or if both are None as a file.
+    """Decodes one *field*: by *function* of its bytes, by *decoder*, or if both are None to a file in memory.
 
     A compressed field, such as jpg.gz, has the name of what is inside (jpg): `decompress_field` comes before.
     """
@@ -319,8 +319,9 @@ class FieldDecoder(NamedTuple):
     def of(cls, field: str, spec: Any, resize: Any) -> Any:
         """Return the decoder of *field*. *spec*: the name of a decoder, "file", or a function of the payload's bytes.
 
-        "basic", and what is neither a name nor a function, is returned unchanged: the caller has to look. *resize*: the
-        size of pictures, or a dict of sizes by field. Raises: ValueError for an unknown name.
+        "basic", and a *spec* that is neither a name nor a function, is returned unchanged: the caller has to look.
+        *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as
+        stored. Raises: ValueError for an unknown name, or another size.
         """
         if spec == "basic" or not (isinstance(spec, str) or callable(spec)):
             return spec  # which is no decoder of a field
@@ -352,10 +353,12 @@ def picture_decoders(decoders: Iterable[Any]) -> list[PictureDecoder]:
 def make_decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callable[..., Any]]:
     """Return the decoders for *decode*, each a function of a field and its bytes; "basic" adds none.
 
-    *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*: size of
-    pictures. *exif*: pictures are turned as their EXIF data say.
-    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* or *exif* without a decoder of
-    pictures.
+    A decoder returns the value, or None for a field that it does not decode.
+    *decode*: the name of a decoder, a function, several of these, or a dict by field of names and functions of bytes.
+    *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
+    *exif*: True turns pictures as their EXIF data say.
+    Raises: TypeError for another *decode*; ValueError for an unknown name or another size, and for *resize* or *exif*
+    without a decoder of pictures.
     """
     if isinstance(decode, Mapping):
         decode = [FieldDecoder.of(field, spec, resize) for field, spec in decode.items()]
@@ -385,10 +388,12 @@ def make_decoder(decode: Any, resize: Any = None, exif: bool = False) -> Any:
     """Return webdataset's Decoder with the decoders *decode*; None if no argument is given.
 
     It decompresses fields such as txt.zst first, unpickles nothing of itself, and decodes text, numbers, JSON and
-    arrays, too. *decode*: the name of a decoder, a function, several of these, or a dict of them by field. *resize*:
-    size of pictures. *exif*: pictures are turned as their EXIF data say.
-    Raises: TypeError for anything else; ValueError for an unknown name, and for *resize* or *exif* without a decoder of
-    pictures.
+    arrays, too.
+    *decode*: the name of a decoder, a function, several of these, or a dict by field of names and functions of bytes.
+    *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
+    *exif*: True turns pictures as their EXIF data say.
+    Raises: TypeError for another *decode*; ValueError for an unknown name or another size, and for *resize* or *exif*
+    without a decoder of pictures.
     """
     from webdataset.autodecode import Decoder
 
@@ -402,8 +407,8 @@ def make_decoder(decode: Any, resize: Any = None, exif: bool = False) -> Any:
 def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bool = False) -> Any:
     """Return the JPEG, PNG or other picture *data*, decoded and resized: for pipelines other than ours.
 
-    *decode*: name of a decoder; *resize*: pixels of the shorter side, (height, width), or a `Resize`; None: as stored.
-    *exif*: it is turned as its EXIF data say.
+    *decode*: name of a decoder, by default that of a uint8 tensor [3, height, width]. *resize*: pixels of the shorter
+    side, (height, width), or a `Resize`; None: as stored. *exif*: True turns it as its EXIF data say.
     Raises: SampleError if it is no picture, or too large, and what Pillow raises for damage; ValueError for another
     name or size.
     """
@@ -412,15 +417,17 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bo
 
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None, exif: bool) -> PictureDecoder:
-    """Return the decoder named *decode* with *resize*; *exif*: it turns. Cached, so that each is made once."""
+    """Return the decoder named *decode* with *resize*; *exif*: it turns pictures as their EXIF data say. Cached."""
     return picture_decoders(make_decoders(decode, resize, exif))[0]
 
 
 def decompress_field(key: str, data: bytes) -> Any:
-    """Return *data*, of the field *key*, decompressed, for webdataset's Decoder to go on with as the field inside.
+    """Decompress *data*, of the field *key*; a handler for webdataset's Decoder, which calls it before its decoders.
 
-    Returns None unless *key* ends in gz, bz2, xz, zst or lz4, in any case. Webdataset does so for gz alone.
-    Raises: ValueError if it is not such data, is damaged, or has more than 1 GiB.
+    Returns webdataset's Continue, with the decompressed data and the field without the suffix of the codec, which are
+    decoded next; None unless *key* ends in gz, bz2, xz, zst or lz4, in lower or upper case. Webdataset's own handler
+    does so for gz alone.
+    Raises: ValueError if *data* is not compressed so, is damaged, or has more than 1 GiB.
     """
     from webdataset.autodecode import Continue
 
@@ -433,7 +440,7 @@ def decode_basic(key: str, data: bytes) -> Any:
     """Decode *data*, of the field *key*, as webdataset's basic handlers do: text, numbers, JSON, arrays.
 
     Returns None for a suffix that they don't know: the payload stays bytes then.
-    Raises: SampleError for pickles, and for text where a number should be.
+    Raises: SampleError for pickles, and for text where a number should be; the handlers' errors for other damage.
     """
     from webdataset.autodecode import basichandlers
 

@@ -92,7 +92,10 @@ class SharedEpoch(SharedNumbers):
 
 
 def _later_epochs(entry: int) -> int:
-    """Return how many epochs the iteration of *entry*, in the table of iterations, is after the epoch that was set."""
+    """Return how many epochs the iteration of *entry* is after the epoch that was set.
+
+    *entry*: a number from the table in `SharedEpoch`, not an index into it. 0, which stands for no iteration, gives 0.
+    """
     return entry & PART_MASK
 
 
@@ -133,7 +136,7 @@ class SingleResume(SharedNumbers):
     def begin(self) -> bool:
         """Begin an iteration, in this process or in a worker; return True if it may resume from the loaded state.
 
-        It always may if this process itself loaded the state, as the workers of StatefulDataLoader do.
+        Always True outside of workers, and in a worker that loaded the state itself, as those of StatefulDataLoader do.
         """
         first = first_worker_process()
         if not first:
@@ -158,12 +161,13 @@ def first_worker_process() -> int:
 
 
 class ReaderRank:
-    """The rank that this process reads for, and from that, which reader it is.
+    """The rank that this process reads for (`rank_and_size`), and from that, which reader it is (`reader`).
 
-    It is asked for where samples are read, not where the dataset is made, so that a stream may be made before there are
-    ranks. It is *rank*, (rank, number of ranks), if that is given, or else that of torch.distributed or the environment
-    (`this_rank`); but a worker that is no fork has neither torch.distributed nor, under some launchers, the environment
-    of the process that trains, and so takes the rank that this process had when it started the worker.
+    Both are asked for where samples are read, not where the dataset is made, so that a stream may be made before there
+    are ranks. The rank is *rank*, (rank, number of ranks), if that is given, or else that of torch.distributed or the
+    environment (`this_rank`); but a worker that is no fork has neither torch.distributed nor, under some launchers, the
+    environment of the process that trains, and so takes the rank that the training process had when it started the
+    worker.
     """
 
     def __init__(self, rank: tuple[int, int] | None = None) -> None:
@@ -177,7 +181,8 @@ class ReaderRank:
     def rank_and_size(self) -> tuple[int, int]:
         """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`).
 
-        A worker that is no fork has those of the process that started it. Raises: ValueError for a bad environment.
+        (0, 1) if a framework deals samples to ranks, unless a rank was given. A worker that is no fork has the rank of
+        the process that started it. Raises: ValueError for a bad environment.
         """
         from torch.utils.data import get_worker_info
 
@@ -189,7 +194,10 @@ class ReaderRank:
         return (0, 1) if is_dealt_by_framework() else self._inherited
 
     def reader(self) -> ReaderId:
-        """Return the number of this reader among the readers of all ranks. Adjacent readers are on different ranks."""
+        """Return the `ReaderId` of this process: its number among the readers of all ranks, and how many these are.
+
+        Adjacent readers are on different ranks. Raises: ValueError for a bad environment.
+        """
         (rank, world_size), (worker, workers) = self.rank_and_size(), this_worker()
         return ReaderId(worker * world_size + rank, workers * world_size)
 

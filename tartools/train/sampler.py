@@ -46,8 +46,9 @@ class StatefulSampler(DistributedSampler[Any]):
 
     *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. With *batch_size* this is a batch
     sampler, otherwise a sampler. The order is a function of seed, epoch and position alone: the same with any number of
-    ranks and workers. Each sample comes once an epoch, and all ranks have equally many batches. Each iteration is the
-    next epoch, unless `set_epoch` was called.
+    ranks and workers. Each sample comes once an epoch, unless *weights*, *length* or *drop_last* are given. All ranks
+    have equally many batches; if too few samples are left for that, some have one fewer, with a warning. Without
+    *batch_size*, some may have one sample more. Each iteration is the next epoch, unless `set_epoch` was called.
 
     *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes are, and
     samples within each *window* runs; False: the order of the dataset
@@ -130,12 +131,12 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The number of the current epoch, or between iterations of the next one."""
+        """The number of the current epoch; once an iteration has consumed all of it, that of the next one."""
         return self._epoch
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The number of samples in an epoch, over all ranks: there is no padding."""
+        """The number of samples in an epoch, over all ranks, those that *drop_last* leaves out included; no padding."""
         return self._rows.length
 
     @property
@@ -166,7 +167,8 @@ class StatefulSampler(DistributedSampler[Any]):
     def __iter__(self) -> SamplerIteration:
         """Begin an iteration: of the next epoch, of the one that was set, or of the rest of a loaded state's.
 
-        Warns if some ranks have a batch fewer. Raises: ValueError if accelerate would deal a given rank's part again.
+        If nothing of the iteration before was consumed, its epoch begins again. Warns if this rank has a batch fewer
+        than others. Raises: ValueError if accelerate would deal a given rank's part again.
         """
         self._end_if_over()
         is_unfinished = self.running is not None and self.running.used and not self.running.ended
@@ -189,9 +191,9 @@ class StatefulSampler(DistributedSampler[Any]):
         """Return the state of all ranks: for `load_state_dict` of a sampler with any ranks, workers and batch size.
 
         *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
-        A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. By
-        default it is all that was asked for. All ranks are taken to have had equally many. Raises: ValueError for a
-        *taken* if no iteration has begun.
+        A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. None:
+        all that was asked for, or with `tartools.train.loader` all that it has yielded. All ranks are taken to have had
+        equally many. Raises: ValueError for a *taken* if no iteration has begun.
         """
         if taken is None and (self.running is None or self.running.ended or not self.running.consumed):
             return self._state(self._epoch, self._position, self._steps_done)
@@ -200,7 +202,10 @@ class StatefulSampler(DistributedSampler[Any]):
         return self.running.state_dict(taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration resume from *state*. Raises: StateError if it is of another order or other data."""
+        """Have the next iteration resume from *state*, whose seed and epoch replace those of this sampler.
+
+        Raises: StateError if it is of another order or other data.
+        """
         # the values of an order are compared below
         checks = dict.fromkeys(self._kind, lambda _: True) | {
             "seed": is_integer,
@@ -287,12 +292,12 @@ class RankSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The number of the current epoch, or between iterations of the next one."""
+        """The number of the current epoch; once an iteration has consumed all of it, that of the next one."""
         return self.order.epoch
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The number of samples in an epoch, over all ranks: there is no padding."""
+        """The number of samples in an epoch, over all ranks, without padding."""
         return self.order.total_size
 
     def __len__(self) -> int:
@@ -316,11 +321,12 @@ class RankSampler(DistributedSampler[Any]):
 class SamplerIteration(Iterator[Any]):
     """One iteration over the batches (or samples) of this rank; it has a state, for torchdata's loader.
 
-    `taken`: batches that it has yielded
-    `consumed`: batches that training has received: all, unless a loader that prefetches counts them (`loader_counts`)
+    `taken`: batches of this rank that it has yielded
+    `consumed`: batches that training has received: all of `taken`, unless `loader_counts` was True when it began: then
+        the loader, which prefetches, adds to it
     `epoch`: number of the epoch
     `ended`: True once all batches were consumed
-    All count the batches of this rank in this iteration; without a batch size, samples.
+    Without a batch size, samples are counted in place of batches.
     """
 
     def __init__(self, sampler: StatefulSampler) -> None:
@@ -365,7 +371,10 @@ class SamplerIteration(Iterator[Any]):
             self._sampler._end(self.epoch)
 
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
-        """Return the state of all ranks after *taken* batches (or samples); None: after the consumed ones."""
+        """Return the state of all ranks after *taken* batches (or samples) of this iteration on each rank.
+
+        None: after the consumed ones.
+        """
         taken = self.consumed if taken is None else taken
         return self._sampler._state(self.epoch, self._steps.position_after(taken), self._steps_before + taken)
 
@@ -403,10 +412,12 @@ def make_row_order(
 ) -> epochorder.RowOrder:
     """Return the order of the samples of *dataset*; row numbers come from its `rows(positions, seed, epoch)`.
 
-    *shuffle*: False: as stored; "blocks": runs of neighbours of *block* bytes are permuted, and samples within *window*
-    runs; else a permutation. *weights*, *length*: *length* samples in these shares, exact or with *replacement* drawn.
-    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch.
-    Raises: ValueError for arguments that do not go together.
+    *shuffle*: False: as stored; "blocks": runs of neighbours of *block* bytes (a number, or a text such as "4MB") are
+    permuted, and samples within *window* runs; else a permutation. *weights*, *length*: *length* samples (None: as many
+    as *dataset* has) in these shares (None: equal ones), exact or with *replacement* drawn. *batch*: batch size, to
+    have exact shares of sources in each batch (per_batch); 0: in an epoch.
+    Raises: ValueError for arguments that do not go together, or wrong values; SampleError for a shard that no pattern
+    of *weights* matches.
     """
     table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:
@@ -460,7 +471,10 @@ def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
 
 
 def digest_of_dataset(dataset: Any) -> str | None:
-    """Return a fingerprint of the samples of *dataset* in their order, or of its inner datasets; None if unknown."""
+    """Return a fingerprint of the samples of *dataset* in their order: the result of its method `digest` if it has one.
+
+    Else it is made of the fingerprints and lengths of its inner datasets (see `datasets_in`); None without these.
+    """
     if hasattr(dataset, "digest"):
         digest: str = dataset.digest()
         return digest

@@ -29,6 +29,8 @@ class SampleSeeds(NamedTuple):
     def of(self, url: str, key: str) -> int:
         """Return the seed of the sample *key* of the shard *url*, from 0 to 2**63 - 1.
 
+        Of *url* only the part after the last slash counts.
+
         >>> SampleSeeds(7, 0).of("s3://b/a.tar", "n01") == SampleSeeds(7, 0).of("a.tar", "n01")
         True
         """
@@ -37,7 +39,10 @@ class SampleSeeds(NamedTuple):
 
 
 class SharedSeeds(SharedNumbers):
-    """The seeds of all samples in the current epoch, which this process begins and its workers see."""
+    """The seeds of all samples in the current epoch: `begin` sets it in this process, `of` is also for its workers.
+
+    At first, the seed and the epoch are 0.
+    """
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -49,7 +54,10 @@ class SharedSeeds(SharedNumbers):
             self.numbers[0] = seed & MAX_SEED
 
     def of(self, url: str, key: str) -> int:
-        """Return the seed of the sample *key* of the shard *url* in the current epoch, from 0 to 2**63 - 1."""
+        """Return the seed of the sample *key* of the shard *url* in the current epoch, from 0 to 2**63 - 1.
+
+        Of *url* only the part after the last slash counts.
+        """
         return SampleSeeds(*self.numbers).of(url, key)
 
 
@@ -95,7 +103,10 @@ class CurrentSample:
         self._sample: tuple[str, str] | None = None
 
     def note(self, samples: Iterable[Any]) -> Iterator[Any]:
-        """Yield *samples*; each is the current one until the next is asked for."""
+        """Yield *samples*; each is the current one until the next is asked for.
+
+        At a sample that is no dict with a key, such as a tuple, the current sample becomes unknown.
+        """
         for sample in samples:
             is_known = isinstance(sample, dict) and DICT_KEY in sample
             self._sample = (str(sample.get(DICT_URL)), str(sample[DICT_KEY])) if is_known else None

@@ -38,8 +38,9 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
     that follows from *seed* and the epoch: each iteration is the next epoch, unless `set_epoch` says otherwise.
     *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
-    Holds: one read buffer of 1 MiB. Raises: StorageError and TarFormatError, with URL and byte offset, after the
-    samples before the damage, in the process that trains.
+    Holds: one read buffer of 1 MiB. Raises: ValueError without a name; StorageError for a local file that can't be
+    read. While it is iterated over: StorageError and TarFormatError, with URL and byte offset, after the samples before
+    the damage, in the process that trains.
     """
     return SampleStream(urls, shuffle, seed, resampled)
 
@@ -77,7 +78,10 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     @cached_property
     def identities(self) -> list[str]:
-        """The fingerprints of the shards, in order: size of a local shard, digest of a local table, "" if remote."""
+        """The fingerprints of `urls`, in order: the size of a local shard, the digest of a local table, else "".
+
+        They are computed once. Raises: StorageError if a local table can't be read.
+        """
         return [*map(slices.shard_identity, self.urls)]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

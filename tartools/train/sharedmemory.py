@@ -42,7 +42,10 @@ class SharedBuffers:
         self._buffers: list[torch.Tensor] = []
 
     def take(self, size: int) -> torch.Tensor:
-        """Return a buffer of more than *size* bytes whose last byte is 1, until the training process frees it."""
+        """Return a uint8 tensor in shared memory of more than *size* bytes: a free one, else a new one.
+
+        Its last byte, which is not for the caller, is 1 until the training process frees the buffer.
+        """
         free = [candidate for candidate in self._buffers if not candidate[-1]]
         buffer = next((candidate for candidate in free if len(candidate) > size), None)
         if buffer is None:
@@ -137,7 +140,10 @@ def _load_list(buffer: torch.Tensor, size: int) -> Any:
 
 
 def _has_space(size: int) -> bool:
-    """True if shared memory has space for two more buffers of *size* bytes a worker: a container may have 64 MB."""
+    """True if shared memory has space for two more buffers of *size* bytes a worker: a container may have 64 MB.
+
+    True also if its size can't be found out, because there is no SHARED_MEMORY_FOLDER.
+    """
     worker = get_worker_info()
     try:
         system = os.statvfs(SHARED_MEMORY_FOLDER)

@@ -48,8 +48,9 @@ GLOBAL_PAX_TYPE = b"g"  # type flag of a header that governs all members behind 
 def shard_identity(url: str) -> str:
     """Return a fingerprint of a local shard or table; "" for a remote one.
 
-    It is the size of a local shard, a digest of a local table, and "" for what is on a server. The time of a file does
-    not count, because each host may have a copy. Raises: StorageError.
+    It is the size in bytes of a local shard, as text, a digest of the bytes of a local table, and "" for a URL that is
+    no regular local file. The time of a file does not count, because each host may have a copy. Raises: StorageError if
+    a table can't be read.
     """
     size = storage.plain_size(url)
     if size is None or not schema.is_table(url):
@@ -61,8 +62,9 @@ def shard_identity(url: str) -> str:
 def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
     """Return the slices that *reader* reads, in the order of *slices*.
 
-    If there are SHARDS_PER_WORKER times as many slices as readers, or more, they are dealt as they are; else cut, so
-    that all readers get equally many. A slice with `skip` is never cut.
+    If there are SHARDS_PER_WORKER times as many slices as readers, or more, they are dealt as they are, by turns; else
+    cut, so that all readers get equally many. A slice with `skip` is never cut. All readers call this with the same
+    *slices*: then each part of these has one reader.
     """
     # Every reader computes this alone, without a word to the others, so it depends on nothing but the arguments.
     # - Many slices: whole ones, by turns. Readers differ by one of them, which is at most an eighth of their share.
@@ -88,7 +90,8 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
 def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[ShardSlice]) -> float:
     """Return about how many bytes *slices* have of the shards *urls*, which have *sizes* bytes.
 
-    A shard that can't be cut counts as its first slice; on servers, one whose name says that it is compressed.
+    Slices refer to *urls* and *sizes* by the number of their shard. A shard that can't be cut (`can_cut_shard`) counts
+    in full as its first slice, and as nothing in the others.
     """
     total = 0.0
     for piece in slices:
@@ -101,7 +104,12 @@ def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[S
 
 
 def can_cut_shard(url: str) -> bool:
-    """True if the shard *url* can be cut into slices: not compressed, by its bytes, or by its name if it is remote."""
+    """True if the shard *url* can be cut into slices: not compressed, and no global pax header at its begin.
+
+    A table always can. For a URL that is no regular local file, only its name is looked at: whether its suffix is that
+    of a compression.
+    Raises: StorageError if a local file can't be read.
+    """
     if storage.plain_size(url) is None:
         return compression.split_packed(Url(url).name)[1] is None
     if schema.is_table(url):
@@ -113,8 +121,9 @@ def can_cut_shard(url: str) -> bool:
 def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     """Return *piece*, a fraction of the shard *url*, as a range of bytes, or of rows of a table; None if it is empty.
 
-    All of a shard that can't be cut is its first slice: what is compressed, a pipe, a server without ranges.
-    Raises: StorageError.
+    A range of bytes, or a piece that is all of a shard, is returned unchanged. If the shard can't be cut, because it is
+    compressed, a pipe, or on a server without ranges, its first piece becomes all of it, and the others are empty.
+    Raises: StorageError if the shard can't be read.
     """
     if piece.begin == piece.end:
         return None
@@ -141,7 +150,8 @@ def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
 def can_cut_file(url: str, file: io.BufferedReader) -> bool:
     """True if parts of the shard *url*, opened as *file* by `seekable.open_as_file`, can be read: it is not compressed.
 
-    False also if it begins with a global pax header, or is a copy of an object whose server has no ranges.
+    False also if it begins with a global pax header, or is a copy of an object whose server has no ranges. The position
+    of *file* changes.
     """
     if storage.is_stored_object(url) and isinstance(file.raw, io.FileIO):  # a copy, because the server has no ranges
         return False
@@ -186,7 +196,7 @@ def _search_cut(file: io.BufferedReader, size: int, start: int) -> Boundary | No
     """Return the first `Boundary` from byte *start* of *file* on: (byte where a sample begins, its key); None if none.
 
     *size*: bytes of the file. Samples inside of payloads that are archives themselves are passed over, as far as they
-    are recognised.
+    are recognised. The position of *file* changes.
     """
 
     def read(count: int, offset: int) -> bytes:
@@ -256,9 +266,13 @@ def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
 class SliceReader:
     """Iterates over the samples, as dicts, of the slices `slice_at(0)`, `slice_at(1)`, ... until one is None.
 
-    `urls`: of the shards, to whose numbers slices refer; `start`: where to begin, None for the first sample
-    `needed`: fields to read, others are None; None for all `on_error(error)`: called for a slice that can't be read;
-        True to go on with the next one, else the iteration ends. None: the error is raised
+    It can be iterated over once; `position`, called between two samples, tells the position of the next one.
+
+    `urls`: the URLs of the shards, whose indexes are the shard numbers in slices
+    `start`: where to begin, None for the first sample
+    `needed`: fields to read, others are None; None for all
+    `on_error(error)`: called with the TarToolsError or OSError of a slice that can't be read; True to go on with the
+        next one, else the iteration ends. None: the error is raised
     `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
     """
 
@@ -334,7 +348,8 @@ class SliceReader:
         """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows.
 
         Sets `_plain`: True if reading can begin at any sample of the shard. *account*: counts bytes read. Raises:
-        UsageError if keys end at the last dot, and *url* is a table; errors of reading.
+        UsageError if keys end at the last dot, and *url* is a table; StorageError and TarFormatError if the shard can't
+        be read or is damaged.
         """
         begin = resolved.begin
         if resolved.rows:
@@ -410,8 +425,9 @@ _names: dict[bytes, str] = {}  # fields that were seen, by their bytes
 
 
 def _field_name(field: bytes, member: Member) -> str:
-    """Return the name of *field* (bytes), of *member*, in lower case; `DICT_KEY` for a name that a dict can't have.
+    """Return the name of *field* (bytes), of *member*, as text in lower case.
 
+    For a name that begins with two underscores it is `DICT_KEY`, so that `dicts` refuses it as one that occurs twice.
     The name is cached by *field*, for up to 1,000 fields.
     """
     name = field_name(Member._make(member)).lower()
@@ -425,8 +441,8 @@ def _field_name(field: bytes, member: Member) -> str:
 def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the samples of *batch* from number *first* on as dicts: `__key__`, `__url__`, payloads by field.
 
-    *needed*: fields to read, others are None; None for all. Raises: SampleError for fields that differ only in case, or
-    whose names begin with two underscores.
+    Names of fields are in lower case. *needed*: fields to read, others are None; None for all. Raises: SampleError for
+    fields that differ only in case, or whose names begin with two underscores.
     """
     cached_name = _names.get
     for number, (raw_key, url, members) in enumerate(batch.member_lists(first), first):

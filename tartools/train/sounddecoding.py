@@ -65,7 +65,7 @@ class Sound(Clip):
 
     @property
     def reads_part(self) -> bool:
-        """True if less than all of the payload is read."""
+        """True if `seconds` is set: then no more of the payload is read than that part needs."""
         return self.seconds is not None
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> tuple[torch.Tensor, int]:
@@ -93,9 +93,10 @@ class Sound(Clip):
         return max(round((self.seconds or 0) * rate), 1)
 
     def _frames(self, file: IO[bytes], size: int, seed: int | None) -> tuple[np.ndarray[Any, Any], int]:
-        """Return (frames, rate) of the part of *file* of *size* bytes, as stored: float32, [frames, channels].
+        """Return (frames, rate) of the part to decode of the sound *file*: float32, [frames, channels], as stored.
 
-        Raises: SampleError if it can't be decoded.
+        *size*: bytes of the file. *seed*: for `at="random"`; None draws. If the sound has to be resampled, the part has
+        one frame more than `seconds`. Raises: SampleError if it can't be decoded.
         """
         try:
             with open_sound(file, size) as sound:
@@ -115,8 +116,8 @@ class Sound(Clip):
 class SoundDecoder:
     """Decodes sounds whole, by the suffix of their field: a decoder of webdataset, for `decode="torch"`.
 
-    *spec*: "torch". *suffixes*: of the fields that are sounds; None: those of `TORCH_SOUNDS`. *resize* is for decoders
-    of pictures. Called with a field and its bytes.
+    Call it with a field and its bytes. *suffixes*: of the fields that are sounds; None: those of `TORCH_SOUNDS`.
+    *spec* ("torch") and *resize* have no effect: decoders of pictures have the same arguments.
     """
 
     def __init__(self, spec: str, suffixes: Collection[str] | None = None, resize: Any = None) -> None:
@@ -143,7 +144,7 @@ def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
     """Open the sound in *file* of *size* bytes by soundfile; close it after use.
 
     Raises: SampleError unless it begins as WAV, FLAC, Ogg or MP3, since libsndfile reads many formats that are hardly
-    tested, and for a truncated WAV; soundfile's errors for damage.
+    tested, and for a truncated WAV; soundfile's errors for damage; ModuleNotFoundError without soundfile.
     """
     import soundfile
 
@@ -160,7 +161,8 @@ def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
 def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:
     """Return *count* frames of the open *sound* from frame *begin* on: float32, [frames, channels].
 
-    Raises: SampleError if there are fewer, as in a truncated file, or for more than MAX_SOUND_BYTES.
+    If the file does not say how many frames it has, fewer are returned where it ends. Raises: SampleError if it says
+    so, and has fewer, as a truncated file; and for more than 1 GiB decoded (MAX_SOUND_BYTES).
     """
     is_count_known = sound.frames < MAX_SOUND_FRAMES
     frame_bytes = 4 * sound.channels

@@ -33,7 +33,11 @@ def make_state(values: Mapping[str, Any]) -> State:
 
 
 def plain_value(value: Any) -> Any:
-    """Return *value* with plain dicts, lists, numbers, texts and None inside. Raises: TypeError for another class."""
+    """Return a copy of *value* of plain dicts, lists, numbers, texts, bools and None; keys of dicts become texts.
+
+    Converted are mappings, lists, tuples, numpy's scalars, and subclasses of numbers and texts. Raises: TypeError for a
+    value of another class.
+    """
     if isinstance(value, Mapping):
         return {str(name): plain_value(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

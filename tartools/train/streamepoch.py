@@ -39,12 +39,16 @@ from tartools.train.streamstages import ChooseStage, HeldSamplesReader, ShuffleB
 class StreamEpoch:
     """The iteration of this reader over one epoch of *data*, a WebDataset.
 
-    `cursors`: where to begin, if they are of this epoch and not used before; else it begins at the first sample
-    `handler`: accepts errors of samples, None: all are raised
+    Making it begins the epoch. Then iterate over `iterate()` once; `cursor`, between two items, tells the position.
+
+    `cursors`: those of all readers of the run that stopped, from which it resumes if they are of this epoch and no
+        iteration has resumed from them before; else, and if there are none, it begins at the first sample
+    `handler`: called with an error of a shard or sample; True to go on without it. None: all errors are raised
     `empty_check`: raise ValueError if this reader has no samples
     `is_resumed`: True if it begins where `cursors` say
 
     Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
+    Raises: StateError if *cursors* are of another number of readers, and one is missing or can't be shared.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class StreamEpoch:
         self._failed = None if handler is None else self._failures.count_errors(handler)
 
     def cursor(self) -> Cursor:
-        """Return the cursor of this reader from which the next item is resumed."""
+        """Return the cursor of this reader: the position after the last item, from which another iteration resumes."""
         if self._reader is None and self._start is not None:
             return self._start
         remainder = None if self._start is None else self._start.remainder

@@ -43,13 +43,18 @@ class ShuffleStage:
 
 
 class ShuffleBuffer:
-    """The running buffer of the shuffle *stage*, in one repetition of an epoch. Its draws follow from *name*.
+    """The running buffer of the shuffle *stage*, in one repetition of an epoch.
 
-    `cursor` says where it is without the samples themselves. For this, the samples that it reads are numbered, and each
-    `size` samples it marks number and position of the source. A cursor counts from the last mark that is not behind the
-    oldest sample that it holds. To resume from *start* (None: from the begin), the samples from there on are read
-    again, and those whose numbers the cursor names are held; the draws go on where they were. `position()` returns the
-    position of the source; at first, the begin of the repetition or the position of the cursor.
+    Iterate over `shuffle(samples)` once; `cursor`, between two samples, tells the position.
+
+    *name*: text from which its draws follow, together with the seed of *stage*. `position()` returns the position of
+    the source, from which *samples* come; at first, the begin of the repetition or the position of the cursor *start*.
+    *start*: where to resume; None: it begins empty.
+
+    A cursor does not contain samples, but their numbers in the order of reading. After each `size` samples the buffer
+    marks their number and the position of the source, and a cursor counts from the last mark before the oldest sample
+    held. To resume, the samples from there on are read again, and those whose numbers the cursor has are held; the
+    draws go on where they were.
     """
 
     def __init__(
@@ -123,7 +128,10 @@ class ShuffleBuffer:
 class HeldSamplesReader:
     """Iterates over samples that shuffle buffers of other readers held when the run stopped.
 
-    *held*: these samples, by buffer. `read(slices)`: yields the samples of slices, to find them again.
+    It can be iterated over once; `remaining`, between two samples, tells which are left.
+
+    *held*: these samples, by buffer; the last sample of a buffer comes first. `read(slices)`: yields all samples of
+    *slices*, to find them again. Raises, in the iteration: StateError if the slices have fewer samples.
     """
 
     def __init__(self, held: Sequence[HeldSamples], read: Callable[[Sequence[ShardSlice]], Iterator[Any]]) -> None:
@@ -161,7 +169,9 @@ def take_numbered(samples: Iterator[Any], count: int, numbers: Sequence[int]) ->
 
 
 class BatchStage:
-    """A stage that makes batches of *size* samples. Unlike webdataset's, it gives a batch as soon as it is full.
+    """A stage that makes batches of *size* samples: call it with an iterator of samples.
+
+    Unlike webdataset's, it yields a batch as soon as it is full.
 
     *collate*: makes a batch of a list; None: it stays a list. *partial*: the last batch may be smaller, else it is left
     out.
@@ -181,9 +191,10 @@ class BatchStage:
 
 
 class ChooseStage:
-    """A stage that applies *chooser* to each sample.
+    """A stage that applies *chooser* to each sample: call it with an iterator of dicts.
 
-    `needed`: fields that it reads, None for all; `names`: those of its tuples, none for dicts
+    `needed`: fields that it reads, None for all
+    `names`: names of the fields in the tuples that it yields; empty if it yields dicts
     """
 
     def __init__(self, chooser: FieldChooser) -> None:
@@ -211,9 +222,12 @@ class ChooseStage:
 class FilesStage:
     """A stage that renames and selects the members ("files" in webdataset) of samples: dicts with their payloads.
 
-    `rename(name)`: new name of KEY.FIELD; None: unchanged. `select(name)`: True to keep a member, by its new name;
-    None: all. *lax* drops samples that webdataset does not see: files without a suffix, hidden files, and files in
-    `__meta__/` and other such folders. Raises: SampleError if *rename* changes the key of a file.
+    Call it with an iterator of samples.
+
+    `rename(name)`: returns the new name of the member KEY.FIELD; None: names stay. `select(name)`: returns True to keep
+    the member with this new name; None: all are kept. *lax*: True to drop the samples that webdataset does not see:
+    those with a file without a suffix, hidden files, and those in folders such as `__meta__/` at the top. Raises, in
+    the iteration: SampleError if *rename* changes the key of a file that is kept.
     """
 
     def __init__(self, select: Callable[[str], object] | None, rename: Callable[[str], str] | None, lax: bool) -> None:
@@ -246,13 +260,19 @@ class FilesStage:
 
 
 class Failures:
-    """Counts the errors in an epoch that handlers accepted, for one warning about them at its end."""
+    """Counts the errors in an epoch that handlers accepted, for one warning about them at its end.
+
+    `count_errors` and `count_step_errors` wrap handlers, `report` warns.
+    """
 
     def __init__(self) -> None:
         self._count, self._last = 0, ""
 
     def count_errors(self, handler: Handler) -> Handler:
-        """Return *handler* as a handler whose accepted errors are counted; errors that it raises are not."""
+        """Return *handler* as a handler that counts each error for which *handler* returns, with any value.
+
+        Errors that it raises are not counted.
+        """
 
         def counting(error: Exception) -> object:
             """Call the handler, and count the error if that does not raise."""
@@ -288,19 +308,19 @@ class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[m
 class DecodeStage:
     """A function for webdataset's `map` that decodes all fields of a sample by *decoder*, webdataset's Decoder.
 
-    *clips*: sounds and videos by field, which are decoded here.
-    Raises: UndecodableError, with shard, sample and field.
+    *clips*: field -> `Sound` or `Video`, by which this class decodes the field, instead of *decoder*; parts at random
+    differ from one call to the next. Raises, when called: UndecodableError, with shard, sample and field.
     """
 
     def __init__(self, decoder: Any, clips: Mapping[str, Clip]) -> None:
         self._decoder, self._clips = decoder, clips
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return *sample* with its fields decoded."""
+        """Return a dict of the fields of *sample*, decoded. Raises: UndecodableError, with shard, sample and field."""
         return self._decode_fields(sample, None)
 
     def _decode_fields(self, sample: dict[str, Any], seed: int | None) -> dict[str, Any]:
-        """Return *sample* with its fields decoded, parts at random by *seed*; None: each draws one.
+        """Return a dict of the fields of *sample*, decoded, parts at random by *seed*; None: each draws one.
 
         Raises: UndecodableError, with shard, sample and field.
         """
@@ -320,10 +340,13 @@ class DecodeStage:
 
 
 class SeededDecodeStage(DecodeStage):
-    """A `DecodeStage` with parts at random: it asks for the seed of each sample."""
+    """A `DecodeStage` with parts at random, which follow from the seed of each sample: it asks for that by `seed`."""
 
     def __call__(self, sample: dict[str, Any], seed: int) -> dict[str, Any]:  # type: ignore[override]
-        """Return *sample* with its fields decoded, parts at random by *seed*."""
+        """Return a dict of the fields of *sample*, decoded, parts at random by *seed*.
+
+        Raises: UndecodableError, with shard, sample and field.
+        """
         return self._decode_fields(sample, seed)
 
 

@@ -71,7 +71,11 @@ class TableDataset(Dataset[Any]):
     samples near each other are joined, and requests are made side by side. It pickles as the table's URL, or with the
     rows of a table that is held, and may be used in forks and other processes.
 
-    Holds: what `tartools.Table` holds, and a batch. Raises: what `tartools.Table` and `FieldChooser` raise.
+    Holds: what `tartools.Table` holds, and a batch.
+    Raises, when it is made: StorageError and TarFormatError for a table or shard that can't be read or is damaged;
+    ValueError and TypeError for arguments that don't fit; KeyError for a column that the table lacks. Later:
+    StorageError, also if a shard has changed; SampleError, with shard, sample and field, for a missing field or a
+    payload that can't be decoded; IndexError.
     """
 
     def __init__(
@@ -154,9 +158,10 @@ class TableDataset(Dataset[Any]):
 
 
 class ColumnFields:
-    """The columns of *table* that become fields of samples. Holds: their values, which are not pickled.
+    """The values of the columns of *table* that become fields of samples: `of` returns those of some rows.
 
-    Raises: KeyError for a column that the table has not; ValueError for a field that begins with two underscores.
+    *columns*: the argument of `TableDataset`. Holds: the values of these columns, which are not pickled. Raises:
+    KeyError for a column that the table has not; ValueError for a field that begins with two underscores.
     """
 
     def __init__(self, table: Table, columns: Columns) -> None:
@@ -170,7 +175,10 @@ class ColumnFields:
         return self.__dict__ | {"_values": {}}
 
     def of(self, rows: list[int]) -> dict[str, list[Any]]:
-        """Return a list of values for *rows* by field; arrays are copies. Raises: KeyError for an absent column."""
+        """Return a dict: field -> its values in *rows*, in this order; None for null; {} if there are no columns.
+
+        Arrays are copies. Raises: KeyError for a column that the table has not.
+        """
         if not self._values:
             self._values = {field: self._table.column(column, nulls=True) for field, column in self._names.items()}
         lists = {field: values[rows].tolist() for field, values in self._values.items()}
@@ -190,7 +198,11 @@ def column_fields(columns: Columns) -> dict[str, str]:
 
 
 def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dict[str, str]) -> tuple[Any, Any]:
-    """Return *fields* with further fields of *columns* appended, and *transform* with None for each of these."""
+    """Return (*fields* with the fields of *columns* that it lacks appended, *transform* with None for each of these).
+
+    *transform* stays as it is unless it is a list or tuple with an item for each of *fields*. If *fields* is None, for
+    all fields, both are returned unchanged. *columns*: field -> column.
+    """
     if fields is None:
         return None, transform
     names = fieldchooser.names_in(fields)
@@ -204,8 +216,9 @@ def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dic
 def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[str, str]) -> Table:
     """Return *table* without the rows whose samples lack one of *fields*; log a warning that counts them by field.
 
-    *fields*: for each its names, one of which is enough; *columns*: field -> column, which has it where it is not null.
-    Raises: ValueError without fields; StorageError if the table does not say which fields samples have.
+    *fields*: for each field a list of its names, one of which is enough. *columns*: field -> column of the table; a row
+    in which this is not null has the field. Raises: ValueError if *fields* is empty; StorageError if the table does not
+    say which fields samples have.
     """
     if not fields:
         raise ValueError("missing='skip' leaves out samples without one of fields: give fields")
@@ -230,7 +243,7 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
 
 
 def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield *samples*; number n gets the field `name` with the value `values[name][n]` for each name in *values*.
+    """Yield copies of *samples*; number n gets the field `name` with the value `values[name][n]` for each name.
 
     They replace fields of the same name; a value that is None changes nothing. *samples* are not changed.
     """
@@ -247,7 +260,8 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
     processes, such as the ranks of a run, the first makes it, and the others take it. *keep_members*: also hold the
     places of fields.
 
-    Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed.
+    Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed;
+    ValueError without a name, and for *table_url* if *source* is a table or names one; TypeError for another object.
     """
     if isinstance(source, Table):
         if table_url is not None:
@@ -308,10 +322,11 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
 
 @dataclass(eq=False, repr=False)
 class TableBatch:
-    """A batch of samples, as a sequence; each is decoded when it is asked for.
+    """A batch of samples, as a sequence; each is decoded whenever it is asked for.
 
-    `bulk`: the payloads, in one buffer; `chooser`: makes an item of a sample
-    `columns`: values of table columns that are fields of the samples, by field
+    `bulk`: the payloads, in one buffer
+    `chooser`: chooses, decodes and transforms the fields of a sample
+    `columns`: field -> a value for each sample, from a column of the table
 
     Holds: the buffer; each sample that is made has copies of its payloads.
     """
@@ -365,9 +380,9 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
     """Return the sample of *row* as a dict, with the fields *files* as files that can seek.
 
     The dict has `__key__`, `__url__`, and payloads by field. Reads the headers, and the payloads of the other fields
-    that are *needed* (None: all); values not needed are None. Returns None if the sample has to be read whole: it is
-    small, local, of a shard whose version the table does not have, or has links. Raises: StorageError, also if the
-    shard was replaced.
+    that are *needed* (None: all); values not needed are None. Returns None, so that the caller reads the sample whole,
+    if all its parts are small (below 1 MiB) or local, if the table does not have the version of its shard, or if its
+    headers are damaged or not those of plain files with one key. Raises: StorageError, also if the shard was replaced.
     """
     parts = table.parts(row)
     if any(version is None for _, version, _, _ in parts) or not any(
@@ -404,7 +419,10 @@ def _read_range(file: io.BufferedReader, count: int, at: int) -> bytes:
 
 
 def _field(file: io.BufferedReader, member: Member, as_file: bool) -> Any:
-    """Return the payload of *member* of *file*: a file that reads it in ranges if *as_file*, else its bytes."""
+    """Return the payload of *member* in *file*: a file that reads it in ranges if *as_file*, else its bytes.
+
+    *member*: its `data` is an offset in *file*.
+    """
     return io.BufferedReader(RangedPayload(file, member)) if as_file else _read_range(file, member.size, member.data)
 
 

@@ -46,8 +46,9 @@ class TokenBlock(NamedTuple):
     """A block, or batch of blocks, with the boundaries of its documents.
 
     `tokens`: int64, [length] or [batch, length]
-    `cu_seqlens`: int32, where documents begin in the flattened tokens, and their number: [0, ..., tokens.numel()].
-        Padding at the end is a document of its own. Blocks begin one, too
+    `cu_seqlens`: int32, indexes of the flattened tokens at which documents begin, and at the end the number of tokens:
+        [0, ..., tokens.numel()]. Each block begins a document, also where it continues one of the block before;
+        padding is a document of its own
     """
 
     tokens: torch.Tensor
@@ -57,7 +58,8 @@ class TokenBlock(NamedTuple):
 class DocumentPlace(NamedTuple):
     """The place of a document in its source.
 
-    `source`: state of the source. `documents`: how many documents come before it, from there on
+    `source`: state of the source, at this document or before it
+    `documents`: number of documents from the position of that state to this one, which is not counted
     """
 
     source: Any
@@ -68,8 +70,9 @@ class TextEncoder:
     """Makes tokens of samples, in workers: call it with a sample.
 
     *tokenizer*: a function of a text that returns token ids, or an object with such a method `encode`. *text*: the
-    field of dicts, or a function of the sample; None: the sample is a text, or a tuple that begins with it. *eos*: id
-    after each document; None: none.
+    field of dicts, or a function of the sample; None: the sample is a text, a tuple or list that begins with it, or a
+    dict with one field besides `__key__` and the like. Bytes are decoded as UTF-8. *eos*: id after each document; None:
+    none. Raises: TypeError for another *tokenizer*, *text* or *eos*.
     """
 
     def __init__(self, tokenizer: Tokenizer, text: str | Callable[[Any], Any] | None, eos: int | None) -> None:
@@ -82,7 +85,10 @@ class TextEncoder:
         self._eos = None if eos is None else operator.index(eos)
 
     def __call__(self, sample: Any) -> Ids:
-        """Return the token ids of *sample*. Raises: SampleError if it has no text, or the ids are no whole numbers."""
+        """Return the token ids of *sample*, `eos` included: an array of int64.
+
+        Raises: SampleError if it has no text, or the ids are no whole numbers; the errors of the tokenizer.
+        """
         encode = getattr(self._tokenizer, "encode", self._tokenizer)
         result = encode(self._text_of(sample))
         ids = np.asarray(getattr(result, "ids", result))  # of an Encoding of Hugging Face's tokenizers
@@ -91,7 +97,7 @@ class TextEncoder:
         return ids.astype(np.int64) if self._eos is None else np.append(ids, self._eos).astype(np.int64)
 
     def _text_of(self, sample: Any) -> str:
-        """Return the text of *sample*. Raises: SampleError if there is none."""
+        """Return the text of *sample*. Raises: SampleError if there is none, or it is bytes that are not UTF-8."""
         if isinstance(self._text, str):
             if not isinstance(sample, Mapping) or self._text not in sample:
                 raise _error(sample, f"there is no field {self._text!r} in it: text= names a field of dicts")
@@ -116,7 +122,11 @@ class TextEncoder:
 
 
 class EncodingCollation:
-    """A collate_fn that makes of samples the list of their token ids, by *encoder*; errors of workers pass through."""
+    """A collate_fn that returns a list with the token ids of each sample, an array of int64, by *encoder*.
+
+    A TarToolsError in place of the samples, by which a worker sends its error to the process that trains, is returned
+    as it is.
+    """
 
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
@@ -137,7 +147,10 @@ def _error(sample: Any, problem: str) -> SampleError:
 
 
 class StreamDocuments:
-    """The documents of *data*, a WebDataset, as token ids."""
+    """The documents of *data*, a WebDataset, as a source of token blocks: `begin` yields token ids, made by *encoder*.
+
+    While `begin`'s iterator is used, `place` tells the place of the last document; `load` resumes from such places.
+    """
 
     def __init__(self, data: WebDataset, encoder: TextEncoder) -> None:
         self.data, self._encoder = data, encoder
@@ -161,8 +174,9 @@ class StreamDocuments:
     def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
         """Begin the next epoch; return (its documents, True if it is resumed).
 
-        *skips*: by reader, how many documents to skip if it is resumed. Raises: StateError if it is resumed, and this
-        reader is not in *skips*.
+        A document is an array of token ids. *skips*: by reader, the place of the first document if the epoch is
+        resumed: its number of documents is skipped. Raises: StateError if it is resumed, and this reader is not in
+        *skips*.
         """
         samples = iter(self.data)
         self._state, self._documents = self.data.state_dict(), 0
@@ -195,7 +209,7 @@ class StreamDocuments:
         return DocumentPlace(self._state, self._documents)
 
     def begin_state(self) -> Any:
-        """Return the state of the stream between two epochs, or before the first document."""
+        """Return the state of the stream now, for a caller that is between two epochs, or before the first document."""
         return self.data.state_dict()
 
     def check_state(self, entry: State) -> None:
@@ -209,7 +223,11 @@ class StreamDocuments:
 
 
 class LoaderDocuments:
-    """The documents of *loader*, as token ids, which its workers make."""
+    """The documents of *loader* as a source of token blocks: `begin` yields token ids, made by *encoder* in workers.
+
+    While `begin`'s iterator is used, `place` tells the place of the last document; `load` resumes from such places.
+    Raises: ValueError if *loader* has a `collate_fn` of its own.
+    """
 
     def __init__(self, loader: Loader, encoder: TextEncoder) -> None:
         if loader.collate_fn is not keep_batch and not isinstance(loader.collate_fn, FieldCollation):
@@ -219,12 +237,12 @@ class LoaderDocuments:
 
     @property
     def reader(self) -> ReaderId:
-        """The rank that this process is."""
+        """The rank of this process, and the number of ranks; workers of the loader do not count."""
         return ReaderId(*self._loader.rank_and_size())
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, or between iterations of the next one."""
+        """The number of the current epoch; once an iteration has yielded all of it, that of the next one."""
         return self._loader.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -234,7 +252,8 @@ class LoaderDocuments:
     def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
         """Begin the next epoch; return (its documents, True if it is resumed).
 
-        *skips*: by rank, how many documents to skip if it is resumed.
+        A document is an array of token ids. *skips*: by rank, the place of the first document; the epoch is resumed if
+        this rank is among them: the number of documents in its place is skipped.
         """
         skip = skips.get(self.reader)
         return self._ids(iter(self._loader), 0 if skip is None else skip.documents), skip is not None
@@ -261,7 +280,7 @@ class LoaderDocuments:
         return DocumentPlace(running.state_dict(batch), document)
 
     def begin_state(self) -> Any:
-        """Return the state of the loader between two epochs, or before the first document."""
+        """Return the state of the loader now, for a caller that is between two epochs, or before the first document."""
         return self._loader.state_dict()
 
     def check_state(self, entry: State) -> None:
@@ -290,10 +309,13 @@ class LoaderDocuments:
 
 
 class TokenBlocks(IterableDataset[Any]):
-    """Blocks of tokens; `token_blocks` makes these. An iterable dataset for torch if the source is a stream.
+    """Blocks of tokens, made by `token_blocks`: iterate over it once for each epoch.
+
+    An item is a tensor of int64, or with *cu_seqlens* a `TokenBlock`. It is a dataset for a DataLoader if the documents
+    are those of a stream.
 
     *documents*: the documents as token ids; *length*, *pad*, *cu_seqlens*, *batch_size*: arguments of `token_blocks`.
-    `epoch`: number of the current epoch, or between iterations of the next one
+    Raises: ValueError for a *length* or *batch_size* that is no whole number above 0, or a *length* above 2**30.
     """
 
     def __init__(
@@ -317,7 +339,7 @@ class TokenBlocks(IterableDataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch, or between iterations of the next one."""
+        """The number of the current epoch, or of one that was set; of a loader, once all was yielded, the next one."""
         return self._documents.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -337,10 +359,12 @@ class TokenBlocks(IterableDataset[Any]):
         return self._batches(self._blocks(documents, skip, size))
 
     def _blocks(self, documents: Iterator[Ids], skip: int, size: int) -> Iterator[tuple[Ids, list[int], bool]]:
-        """Yield (block, where documents begin in it, True if it is the last one and padded) of *documents*.
+        """Yield (block, indexes at which documents begin in it, True if it is the last one and padded) of *documents*.
 
-        *skip*: tokens of the first document that came before, if it has *size* tokens.
-        Raises: StateError if it has another number, or is missing.
+        The indexes begin with 0; the last one of a padded block is that of the padding. Tokens that fill no block are
+        dropped, and logged, unless `pad` is set.
+        *skip*: tokens of the first document that earlier blocks have; it has to have *size* tokens in all.
+        Raises: StateError if it has another number of tokens, or is missing; not checked if *skip* is 0.
         """
         block, filled, bounds = np.empty(self._length, np.int64), 0, [0]
         for ids in documents:
@@ -386,7 +410,7 @@ class TokenBlocks(IterableDataset[Any]):
             yield self._value(tokens, bounds)
 
     def _begin_next(self, is_over: bool) -> None:
-        """Forget the loaded state, which was used. *is_over*: the epoch has ended: the source has the place."""
+        """Drop the loaded state, which has been used; if *is_over*, at the end of the epoch, also the place in it."""
         self._loaded_state = None
         if is_over:
             self._place = None
@@ -439,7 +463,10 @@ class TokenBlocks(IterableDataset[Any]):
         self._loaded_state, self._place = state, None
 
     def _check_readers(self, readers: Sequence[ReaderId]) -> None:
-        """Raise StateError unless *readers*, of states, can be those of this run."""
+        """Raise StateError if this rank is not among *readers*, those of the loaded states.
+
+        For a stream nothing is checked: its workers do that when they begin.
+        """
         if isinstance(self._documents, StreamDocuments):
             # whose workers are not known here: each looks for its own state when it begins
             return
@@ -473,9 +500,10 @@ def token_blocks(
     DataLoader with workers: `DataLoader(token_blocks(stream, ...), batch_size=None, num_workers=2)`.
     *tokenizer*: a function of a text that returns token ids, or an object with such a method `encode`: tokenizers of
     Hugging Face, tiktoken and SentencePiece. *text*: the field of samples that are dicts, or a function of a sample;
-    None: the sample is a text, or a tuple that begins with it. *eos*: id that is put behind each document. *pad*: id
-    that fills the last block of an epoch up; None: that one is dropped, and logged. *cu_seqlens*: give (tokens,
-    cu_seqlens), for attention within documents. *batch_size*: give batches of blocks, [batch, length].
+    None: the sample is a text, a tuple that begins with it, or a dict with one field. *eos*: id that is put behind each
+    document; None: none. *pad*: id that fills the last block of an epoch up; None: that one is dropped, and logged.
+    *cu_seqlens*: yield `TokenBlock`, (tokens, cu_seqlens), for attention within documents. *batch_size*: yield batches
+    of blocks, [batch, length]; None: single blocks, [length].
 
     `state_dict` and `load_state_dict` resume after the last block, with as many ranks, and of a stream workers: each
     token comes once. Ranks have about as many blocks each, not exactly. A page on it: docs/training/text.md.

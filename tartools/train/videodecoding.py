@@ -45,7 +45,7 @@ class Video(Clip):
     payloads are read by ranges, little more than the clip is read. MP4, MOV, Matroska, WebM, AVI, MPEG and Flash, by
     PyAV (the extra `video`).
 
-    Raises: ValueError for numbers that are not above 0, and another *size* or *at*.
+    Raises: ValueError for numbers that are not above 0, another *size* or *at*, and *fps* with `at="spread"`.
     """
 
     frames: int = 8
@@ -82,9 +82,10 @@ class Video(Clip):
             raise SampleError(f"the video can't be decoded: {error}") from error
 
     def _numbers(self, container: Any, stream: Any, seed: int | None) -> list[int]:
-        """Return the ascending numbers of the frames of the clip. *seed*: for `at="random"`.
+        """Return the ascending numbers of the frames of the clip; some may come twice, or lie behind the last frame.
 
-        Raises: SampleError if the length of the video is needed, and is not in its header.
+        *container*, *stream*: of PyAV. *seed*: for `at="random"`; None draws one. Raises: SampleError if the length or
+        the frame rate of the video is needed, and is not in its header.
         """
         total = frame_count(container, stream)
         step = Fraction(1) if self.fps is None else frame_rate(stream) / Fraction(self.fps).limit_denominator(1000)
@@ -113,7 +114,7 @@ class Video(Clip):
 
 
 def frame_rate(stream: Any) -> Fraction:
-    """Return the frames a second of the video *stream*. Raises: SampleError if they are not known."""
+    """Return the frames a second of PyAV's video *stream*. Raises: SampleError if its header does not say them."""
     rate = stream.average_rate or stream.guessed_rate
     if not rate or rate <= 0:
         raise SampleError("its header does not say how many frames a second it has")
@@ -121,7 +122,10 @@ def frame_rate(stream: Any) -> Fraction:
 
 
 def frame_count(container: Any, stream: Any) -> int | None:
-    """Return the number of frames of PyAV's *stream*, by its length or its *container*'s; None if unknown."""
+    """Return the number of frames of PyAV's *stream*, by its length or its *container*'s, and its frame rate.
+
+    It is at least 1; None if neither length is in the header. Raises: SampleError if the frame rate is not.
+    """
     seconds = stream_length(container, stream) or file_length(container)  # its sound may be longer
     return None if seconds is None else max(round(seconds * frame_rate(stream)), 1)
 
@@ -130,8 +134,8 @@ def frames_at(container: Any, stream: Any, numbers: Sequence[int]) -> Iterator[A
     """Yield the frame of *stream* with each of the ascending *numbers*; beyond the end the last one.
 
     Number n is the frame that is shown n / rate seconds after the first, by the frame rate of *stream*, a video stream
-    of the PyAV *container*. Raises: SampleError if there are no frames, or fewer than the stream says; PyAV's errors
-    for damage.
+    of the PyAV *container*. Raises: SampleError if there are no frames, or over 2 fewer (MAX_MISSING_FRAMES) than the
+    stream says, or if the frame rate is unknown; PyAV's errors for damage.
     """
     rate, tick, start = frame_rate(stream), stream.time_base, stream.start_time or 0
     length = stream_length(container, stream)

@@ -184,14 +184,17 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy that makes batches of *batchsize* samples by *collation_fn*; None: lists.
 
-        *partial*: the last one may be smaller; else it is left out then.
+        *partial*: True if the last one may be smaller; False: a smaller one is left out.
         """
         names = streamstages.tuple_names(self.pipeline[1:])
         collate = None if collation_fn is None else with_explanation(collation_fn, names, "collation_fn")
         return self.compose(BatchStage(batchsize, collate, partial))
 
     def listed(self, batchsize: int, partial: bool = True) -> WebDataset:
-        """Return a copy that makes lists of *batchsize* samples; if *partial*, the last one may be shorter."""
+        """Return a copy that makes lists of *batchsize* samples.
+
+        *partial*: True if the last one may be shorter; False: a shorter one is left out.
+        """
         return self.compose(BatchStage(batchsize, None, partial))
 
     def decode(
@@ -208,10 +211,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
         *args*: decoders: names such as "pil", functions, or one dict by field, of them, `Sound` and `Video`. *resize*:
-        size of pictures. *exif*: True turns these as their EXIF data say. *pre*, *post*: decoders that are tried before
-        and after these (by default *pre* decompresses fields such as txt.zst, and *post* is for text, numbers, JSON and
-        arrays). *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*:
-        accepts errors, or raises them.
+        size of pictures: pixels of the shorter side, (height, width), a `Resize`, or a dict of these by field. *exif*:
+        True turns pictures as their EXIF data say. *pre*, *post*: lists of decoders that are tried before and after
+        *args* (by default *pre* decompresses fields such as txt.zst, and *post* is for text, numbers, JSON and arrays).
+        *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*: called
+        with an error; it returns True to leave out the sample, or raises the error, the default.
         """
         pre = [decompress_field] if pre is None else pre
         clips, others = split_clips(args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args)
@@ -308,9 +312,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
 
 def shard_names(urls: Name | Iterable[Name]) -> Name | Iterable[Name]:
-    """Return *urls* as webdataset takes them: `a::b` is two, and `${DATA}` is WDS_DATA or DATA of the environment.
+    """Return the names in *urls* as a list: in a text, `::` separates names, and variables are replaced.
 
-    Raises: ValueError if the environment does not have it.
+    `${DATA}` becomes WDS_DATA of the environment, else DATA. Several names, paths that are no text, and a command
+    ("pipe:...") are returned unchanged. Raises: ValueError if the environment has neither variable.
     """
     if not isinstance(urls, str) or urls.startswith("pipe:"):
         return urls

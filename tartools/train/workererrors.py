@@ -25,9 +25,11 @@ PICKLE_HINT = "return tensors, arrays, numbers or texts, or make them in collate
 
 
 class NotedValue(NamedTuple):
-    """Where a value comes from that perhaps can't be pickled.
+    """The origin of a value that perhaps can't be pickled; `str` gives it in words.
 
-    `kind`: its class; `url`, `key`: shard and key of its sample; `field`: its field, None if it is all of the sample
+    `kind`: class of the value
+    `url`, `key`: shard and key of its sample; the key is "" if the sample has none
+    `field`: its field; None if it is all of the sample
     """
 
     kind: type
@@ -62,8 +64,9 @@ def guard_worker() -> bool:
 def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = ()) -> None:
     """In a worker, remember shard and key of *sample* for the values in *result* that perhaps can't be pickled.
 
-    *fields*: the names of the values, if *result* is a tuple of as many. `describe_unpicklable` looks them up. Does
-    nothing outside of workers.
+    These are the values of a dict, or the items of a tuple as long as *fields*, their names; else *result* itself.
+    `describe_unpicklable` looks them up, by their `id`; the last 4096 (MAX_NOTED_VALUES) are kept. Does nothing unless
+    `guard_worker` was called in this worker.
     """
     if not _guarded:  # all samples come here
         return
@@ -98,11 +101,17 @@ class WorkerInit:
 
 
 class ResultPickler(ForkingPickler):
-    """Pickles results of a worker, and an error in the place of one that can't be pickled."""
+    """Pickles results of a worker, and an error in the place of one that can't be pickled.
+
+    `guard_worker` puts it in the place of the pickler of multiprocessing's queues, which call `dumps`.
+    """
 
     @classmethod
     def dumps(cls, obj: Any, protocol: int | None = None) -> Any:
-        """Return the pickle of *obj*, (number, batch); if it can't be pickled, the pickle of (number, error)."""
+        """Return the pickle of *obj*, (number, batch); if it can't be pickled, the pickle of (number, error).
+
+        Raises: the error of pickle if *obj* is no pair.
+        """
         try:
             return ForkingPickler.dumps(obj, protocol)
         except Exception as error:  # each class has its own

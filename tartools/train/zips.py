@@ -137,7 +137,11 @@ class _Zip:
         return _Zip, (self.url, self.version, self._digest)
 
     def read_directory(self) -> ZipSamples:
-        """Return the samples in the directory of the file, read once. Raises: StorageError if the file was replaced."""
+        """Return the samples in the directory of the file, which is read at the first call.
+
+        Raises: StorageError if the file was replaced; TarFormatError for a damaged directory; SampleError for members
+        that can't be read.
+        """
         if self._directory is None:
             with seekable.open_as_file(self.url) as file:
                 if seekable.version_of_file(file) != self.version:
@@ -153,7 +157,11 @@ class _Zip:
         return self._directory
 
     def read_sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
-        """Return sample *number* as a dict of webdataset. *needed*: fields to read, others are None; None: all."""
+        """Return sample *number* of this file as a dict: `__key__`, `__url__`, and payloads by field.
+
+        *needed*: fields to read, others are None; None: all. Raises: StorageError if the file has changed;
+        TarFormatError for damaged payloads; SampleError for fields that a dict can't have.
+        """
         directory = self.read_directory()
         infos = directory[number]
         begin, end = _span(infos, directory.start)
@@ -161,7 +169,7 @@ class _Zip:
         key, _ = split_path(path_of_member(infos[0]))
 
         def payload(info: ZipInfo) -> bytes:
-            """Return the payload of the member *info*, decompressed and checked."""
+            """Return the payload of the member *info*, decompressed. Raises: TarFormatError if it is damaged."""
             return b"".join(directory.chunks(window, info))
 
         fields = [(path_of_member(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
@@ -194,9 +202,10 @@ class _Zip:
 
 
 def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
-    """Return (begin, end), the bytes to read for a sample with the members *infos*, at most up to byte *max_end*.
+    """Return (begin, end), the bytes to read at once for a sample with the members *infos*.
 
-    All members, if they lie near each other in the file, else the first alone.
+    They have all members, if each lies close behind the one before it, else the first one alone. *max_end*: the byte
+    at which the directory begins; end is not above it.
     """
     begin = infos[0].header_offset
     ends = [
@@ -210,7 +219,10 @@ def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
 
 
 class _Window:
-    """An open file whose bytes *data*, from byte *begin* on, are in memory; `fetch(begin, end)` reads any others."""
+    """A file to read, whose bytes *data*, from byte *begin* on, are in memory; `fetch(begin, end)` returns any others.
+
+    Its position is at first *begin*.
+    """
 
     def __init__(self, fetch: Callable[[int, int], bytes], begin: int, data: bytes) -> None:
         self._fetch = fetch

@@ -36,7 +36,7 @@ MEASURED_BY_SUFFIX = {
 
 
 def kind_of_field(field: str) -> PayloadKind | None:
-    """Return the kind of the payloads of *field*, by its suffix; None if no kind has this suffix."""
+    """Return the kind that has a check for payloads of *field*, by its suffix; None if no kind has (mp3, mp4)."""
     return KIND_BY_SUFFIX.get(suffix_of(field))
 
 
@@ -52,8 +52,9 @@ def has_length(field: str) -> bool:
 
 
 def length_of(field: str, member: Member, *, decode: bool = False) -> tuple[float | None, str | None]:
-    """Return (seconds, None) for the sound or video *member* of *field*, else (None or seconds, why it is broken).
+    """Return (seconds, None) for the sound or video *member* of *field*; (seconds or None, reason) for a bad one.
 
+    A bad one is broken, or its header does not say how long it is; the reason is in words.
     *field*: one for which `has_length` is True. *decode*: a sound is decoded to find out whether it is whole.
     Raises: TarToolsError if it can't be read, or for a video without PyAV.
     """
@@ -68,9 +69,11 @@ def length_of(field: str, member: Member, *, decode: bool = False) -> tuple[floa
 
 
 def fact_of(name: str, member: Member) -> object:
-    """Return the fact called *name*, such as "seconds", of *member*, by its field, else by its first bytes.
+    """Return the fact called *name*, such as "seconds", of *member*.
 
-    Raises: ValueError if its kind has no such fact, or if it is damaged; TarToolsError if it can't be read.
+    Its kind is that of its field; if that has no such fact, that of its first bytes.
+    Raises: ValueError if that kind has no such fact, if its header does not state it, or if it is damaged;
+    TarToolsError if it can't be read, or for a video without PyAV.
     """
     kind = measured_kind(field_name(member))
     if kind is None or name not in dict(kind.facts):

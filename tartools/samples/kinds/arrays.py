@@ -40,7 +40,10 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
 
 
 def describe_array(member: Member, _head: bytes, _decode: bool) -> Description:
-    """Return dtype, shape and range of values of the .npy file *member*. Pickles that it may hold are not opened."""
+    """Return dtype, shape and range of values of the .npy file *member* in words, or why it is broken.
+
+    The range is left out above 16 MiB, for bool and for complex numbers. Pickles that it may hold are not opened.
+    """
     with member.open() as file:
         try:
             shape, dtype = array_header(file)
@@ -60,7 +63,10 @@ def describe_array(member: Member, _head: bytes, _decode: bool) -> Description:
 
 
 def range_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
-    """Return ", from MIN to MAX, COUNT NaN" for the numbers in *data*, of type *dtype*; "" if there are none."""
+    """Return ", from MIN to MAX, COUNT NaN" for the numbers in *data*, an array of *dtype*.
+
+    A part is left out if it is about no number: ", 3 NaN", ", from 0 to 9", "".
+    """
     import numpy as np
 
     values = np.frombuffer(data, dtype)
@@ -83,7 +89,7 @@ def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
 
 
 def check_array(member: Member) -> None:
-    """Raise an exception if the .npy file *member* has another size than its header says."""
+    """Raise an exception if the header of the .npy file *member* can't be read, or states another size."""
     with member.open() as file:
         shape, dtype = array_header(file)
         size, expected = member.size - file.tell(), math.prod(shape) * dtype.itemsize
@@ -92,7 +98,7 @@ def check_array(member: Member) -> None:
 
 
 def check_archive_of_arrays(member: Member) -> None:
-    """Raise an exception if a checksum in the .npz file *member* is wrong."""
+    """Raise an exception if the .npz file *member* is no zip archive, or a checksum in it is wrong."""
     from zipfile import ZipFile
 
     with member.open() as file, ZipFile(file) as archive:

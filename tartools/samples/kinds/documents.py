@@ -21,8 +21,9 @@ def _is_json_suffix(suffix: str, _head: bytes) -> bool:
 
 
 def describe_document(member: Member, head: bytes, _decode: bool) -> Description:
-    """Return the description of the JSON *member*: its lines with indentation, cut; as text if it has more than 1 MiB.
+    """Return the description of the JSON *member*: its lines with indentation, cut.
 
+    As text if it has more than 1 MiB; why it is not JSON, and as text, if it can't be parsed.
     *head*: its first 64 KiB. Holds: the value, and the lines that are shown.
     """
     if member.size > JSON_LIMIT:

@@ -33,14 +33,17 @@ class PayloadKind(NamedTuple):
 
     `name`: a noun, as in "the picture can't be decoded".
     `code`: tarcheck's code for a payload that can't be decoded.
-    `recognize(suffix, head)`: True if the suffix of a field and the first bytes of a payload mean this kind.
+    `recognize(suffix, head)`: True if the suffix of a field and the first bytes of a payload mean this kind; None: no
+    payload is recognized.
     `describe(member, head, decode)`: returns the description of a member that is recognized. *head*: its first 64 KiB;
-    *decode*: a picture is decoded, to find out whether it is broken.
-    `checks`: by suffix, the function that decodes a whole member to find damage. No two kinds have one suffix.
+    *decode*: a picture is decoded, to find out whether it is broken. None: described as text.
+    `checks`: by suffix, the function that decodes a whole member: it returns findings, or None, and raises any
+    exception if the member is broken. No two kinds have one suffix.
     `is_media`: True if an empty one is counted as broken, and one inside compressed data is neither drawn nor played.
-    `facts`: names and types of the table columns for a field with such a suffix. That called "broken"
-    has the reason if a payload can't be read, else None.
+    `facts`: (name, type) of each table column for a field with such a suffix; the column "broken" has the reason if a
+    payload can't be read, else None. Empty if the kind has none.
     `measure(member, decode)`: returns the values of `facts`; only the header of the member is read, unless *decode*.
+    None if `facts` is empty.
     `further_suffixes`: of fields that it measures, besides those of `checks`.
     """
 

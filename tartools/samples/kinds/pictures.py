@@ -37,7 +37,10 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 
 
 def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
-    """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*."""
+    """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*.
+
+    All but "broken" are None if its header can't be read. Raises: TarToolsError if the payload can't be read.
+    """
     from tartools.samples import decoding
 
     header, broken, _ = decoding.picture_state(member, decode, strict=True, with_orientation=True)

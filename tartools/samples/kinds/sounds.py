@@ -78,8 +78,8 @@ def sound_fault(error: Exception) -> str:
 def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
     """Return the `SOUND_FACTS` of *member*, from its header; the last is the reason if it is broken, else None.
 
-    With *decode*, WAV, FLAC and Ogg are decoded to find out whether they are whole. Raises: TarToolsError if the
-    payload can't be read, and for MPEG-4 without PyAV.
+    The others are None if its header can't be read. With *decode*, WAV, FLAC and Ogg are decoded to find out whether
+    they are whole. Raises: TarToolsError if the payload can't be read, and for MPEG-4 without PyAV.
     """
     facts: tuple[object, ...] = (None,) * (len(SOUND_FACTS) - 1)
     try:
@@ -99,7 +99,8 @@ def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
 def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, int, str]:
     """Return (seconds, rate, channels, format) of the sound *file* of *size* bytes, which begins with *head*.
 
-    Raises: ValueError if it is no sound, or does not say how long it is; what the libraries raise for damage.
+    *file*: at its begin. Raises: ValueError if it is no sound, or does not say how long it is; what the libraries raise
+    for damage; TarToolsError for MPEG-4 without PyAV.
     """
     file_type = type_of_file(head)
     suffixes = () if file_type is None or file_type.kind != SOUND else file_type.suffixes
@@ -125,7 +126,11 @@ def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, i
 
 
 def _mpeg4_sound_facts(file: IO[bytes], size: int) -> tuple[float, int, int, str]:
-    """Return (seconds, rate, channels, format) of the MPEG-4 sound in *file*. Raises: as `open_video`."""
+    """Return (seconds, rate, channels, format) of the MPEG-4 sound in *file* of *size* bytes.
+
+    Raises: ValueError if it has no sound, or does not say how long it is; PyAV's errors for damage; TarToolsError
+    without PyAV.
+    """
     from tartools.samples.videos import open_video, stream_seconds
 
     with open_video(file, size) as opened:
@@ -156,9 +161,10 @@ def check_sound(member: Member) -> None:
 
 
 def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tuple[str, Sequence[float]]:
-    """Return (description, peaks) of the sound *member*: the peaks of its first 8192 frames in each of *columns* parts.
+    """Return (description in words, peaks) of the sound *member*: a peak for each of *columns* equal parts of it.
 
-    Peaks are from 0 to 1, the loudest being 1; there are none if it is empty.
+    Of each part the first 8192 frames are read. Peaks are from 0 to 1, the loudest being 1, all 0 if it is silent;
+    there are fewer if the sound has fewer frames than *columns*.
 
     Holds: 8192 frames. Raises: ValueError if the first bytes are not those of WAV, FLAC or Ogg (libsndfile reads many
     formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError.
@@ -182,7 +188,8 @@ def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tupl
 def peaks(sound: soundfile.SoundFile, columns: int) -> list[float]:
     """Return the peak of each of *columns* equal parts of *sound*, relative to the highest one: from 0 to 1.
 
-    Of a part its first 8192 frames are read (`FRAMES_PER_COLUMN`). A *sound* of fewer frames has a part for each.
+    Of a part its first 8192 frames are read (`FRAMES_PER_COLUMN`). If *sound* has fewer frames than *columns*, it has a
+    part for each frame. All peaks are 0 if these frames are silent.
     """
     import numpy as np
 

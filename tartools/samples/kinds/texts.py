@@ -27,8 +27,9 @@ def describe_text(member: Member, head: bytes) -> Description:
 
 
 def cut_text(head: bytes, *, whole: bool) -> Description | None:
-    """Return the description of the text that begins with *head*, cut to some lines; None if it is not text.
+    """Return the description of the text that begins with *head*, cut to 12 lines.
 
+    None if *head* is not UTF-8, or has a NUL.
     *whole*: True if *head* is all of it. One short line has the kind "text" or "number", and itself as the value.
     """
     try:
@@ -45,9 +46,10 @@ def cut_text(head: bytes, *, whole: bool) -> Description | None:
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
-    """Return the first 12 of *lines*, cut, with control characters escaped, and a mark if there are more.
+    """Return the first 12 of *lines*, cut to 100 characters, with control characters escaped.
 
-    *whole*: False if *lines* are not all lines, so that their number is not known.
+    If there are more, a last item says so, with their number if it is known: "… 3 more lines".
+    *whole*: False if *lines* are not all lines, so that their number is not known: then more are assumed to follow.
     """
     shown = [
         printable(line[:MAX_TEXT_COLUMNS]) + ("…" if len(line) > MAX_TEXT_COLUMNS else "")
@@ -61,7 +63,10 @@ def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
 
 
 def guess_type(head: bytes) -> Description:
-    """Return the description of a file that begins with *head*: its type by these first bytes, else "binary"."""
+    """Return the description of a file that begins with *head*: its type by these first bytes, else "binary".
+
+    The kind is "sound" for a sound, and "" for any other file.
+    """
     file_type = type_of_file(head)
     is_sound_file = file_type is not None and file_type.kind == SOUND
     return Description(file_type.brief if file_type else "binary", kind=SOUND if is_sound_file else "")
@@ -69,6 +74,8 @@ def guess_type(head: bytes) -> Description:
 
 def number_mismatch(head: bytes, size: int) -> str:
     """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a number.
+
+    "" also if *head* is not all of it, and has only digits, signs, underscores and blanks.
 
     >>> number_mismatch(b"-5", 3), number_mismatch(b"1.5", 3), number_mismatch(b"an oak in autumn", 20)
     ('', "'1.5' is not a whole number", "'an oak in autumn...' is not a whole number")
@@ -84,14 +91,14 @@ def number_mismatch(head: bytes, size: int) -> str:
 
 
 def check_number(member: Member) -> None:
-    """Raise ValueError if *member* is not a whole number."""
+    """Raise ValueError if the payload of *member* is not a whole number."""
     payload = member.read()
     if why := number_mismatch(payload, len(payload)):
         raise ValueError(why)
 
 
 def check_encoding(member: Member) -> None:
-    """Raise UnicodeDecodeError if *member* is not UTF-8."""
+    """Raise UnicodeDecodeError if the payload of *member* is not UTF-8."""
     member.read().decode()
 
 

@@ -28,8 +28,8 @@ def is_video(_suffix: str, head: bytes) -> bool:
 def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
     """Return the format of the video *member*, and its length, size, rate and codec, as far as its header says.
 
-    *head*: its first bytes. The kind is VIDEO if it has frames to draw, `BROKEN` if its header can't be read. Without
-    PyAV only the format is known, and the kind is "".
+    *head*: its first bytes. The kind is VIDEO if it has frames to draw, `BROKEN` if its header can't be read, "" if it
+    has no video stream. Without PyAV only the format is known, and the kind is "".
     """
     file_type = type_of_file(head)
     assert file_type is not None

@@ -36,6 +36,8 @@ MAX_LINEAR_RATIO = 32  # greatest / least size; beyond this ratio, the steps of 
 class ValueOrder:
     """The distinct values of a field, numbered as they first appear, to find fields that divide samples alike.
 
+    Call `add` for each sample that has a value, by ascending position.
+
     Attributes:
       values: the values, each with its number, in order; None if there are more than 100.
       digest: of the numbers of all samples. Fields with one digest say one fact: each value of one is with one of the
@@ -59,6 +61,8 @@ class ValueOrder:
 class Overview:
     """Facts about all samples, for the header of the page. *has_charts*: False leaves charts of classes out.
 
+    Call `count` for each list of `grouped_samples`, in input order, and `add_broken` for the broken members.
+
     Attributes:
       orders: values of folders and of each field that may hold classes, by the name that the filter uses.
       counts: fields, classes and broken members.
@@ -79,7 +83,7 @@ class Overview:
 
     @property
     def choice_text(self) -> str:
-        """The phrase that says how many samples are shown, of how many: "200 of 5,000 samples, at random"."""
+        """The words for the samples shown: "200 of 5,000 samples, at random", or "5,000 samples" if all are."""
         total = self.counts.samples
         words = f"the first {total:,} of a larger input" if self.has_more else several(total, "sample")
         return f"{self.shown_count:,} of {words}, at random" if self.shown_count < total else words
@@ -132,7 +136,7 @@ class Overview:
                 self._add_value(name, self.counts.samples + number, value)
 
     def _add_value(self, name: str, position: int, value: str) -> None:
-        """Add the *value* of the field *name* of the sample at *position* to `orders`, which has up to 1,000 fields."""
+        """Add the *value* of the field *name* of the sample at *position* to `orders`, unless that has 1,000 others."""
         if name in self.orders or len(self.orders) < MAX_DISTINCT_VALUES:
             self.orders.setdefault(name, ValueOrder()).add(position, value)
 
@@ -231,7 +235,10 @@ def html_bar(share: float) -> str:
 
 
 def field_cards(summary: Summary) -> Iterator[Section]:
-    """Yield the list of fields, with the count of samples that have each, and its mean size."""
+    """Yield the list of fields as one `Section`, with the count of samples that have each, and its mean size.
+
+    Nothing if there are no fields; if there are over 1,000, the section has no rows.
+    """
     columns = ("<Fields and mean sizes", "|", ">")
     if summary.many_fields:
         yield Section(f"more than {MAX_DISTINCT_VALUES:,}", columns, ())

@@ -61,9 +61,9 @@ def write_page(
 ) -> Overview:
     """Write the page of *samples* with this *title* to *sink*; return the facts about all samples.
 
-    Counts cover all samples, or the first ones, if *choice* names a number; their pictures are all decoded. Pictures
-    have up to *side* pixels; *faces* pictures of a sample are side by side. *workers* threads decode them. *account*:
-    counts the samples.
+    Counts cover all samples, or the first `choice.first`, all pictures of which are decoded, also if only some of these
+    samples are shown. Pictures have up to *side* by *side* pixels; *faces* pictures of a sample are side by side.
+    *workers*: threads that decode. *account*: counts the samples.
     Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
     their own bytes. Raises: TarToolsError.
     """
@@ -102,7 +102,10 @@ def write_page(
 
 
 def first_samples(samples: Iterator[Sample], count: int, overview: Overview, account: Account) -> Iterator[Sample]:
-    """Yield the first *count* samples; set `overview.has_more` if there are more, which *account* does not count."""
+    """Yield the first *count* samples; then set `overview.has_more` if there are more, which *account* does not count.
+
+    An error in reading the next sample is ignored, and counts as more samples.
+    """
     yield from select.take_first(samples, count)
     try:
         next(samples)
@@ -224,7 +227,9 @@ def write_pairs(
 
     Each tile shows the sample left out and the one kept, side by side. *pairs*: bytes that each begin with a packed
     `Pair`. *sides*: the data sets to read the samples from: the input, and that of --against. *comparison*: the fields
-    that were compared. *force*: replace an existing page. *workers*: threads that decode pictures. Holds: 400 samples.
+    that were compared. *force*: replace an existing page. *workers*: threads that decode pictures.
+    Holds: 400 samples. Raises: StorageError, also if *url* exists without *force*; TarToolsError if a sample can't be
+    read.
     """
     total = sum(1 for _ in pairs)
     chosen = sorted(
@@ -250,10 +255,11 @@ def write_pairs(
 
 
 def join_pair(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
-    """Return one sample for a page with the members of *left_out* and of *kept_sample*: compared ones first.
+    """Return one sample for a page with the members of *left_out* and of *kept_sample*.
 
     Its key names both, and the distance in *pair* if pictures were compared; its fields begin with "out." and "kept.".
-    *comparison*: the fields that were compared.
+    The first two members are one of each sample, a compared one if there is any; then come all others of *left_out* and
+    those of *kept_sample*. *comparison*: the fields that were compared.
     """
     where = " (--against)" if pair.side == AGAINST_SIDE else ""
     link = " = " if comparison.near is None else " next to "

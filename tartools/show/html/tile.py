@@ -36,13 +36,13 @@ FOLDER_FACET, IS_FACET, BROKEN_FACET = "folder", "is", "broken"
 
 
 class Broken(NamedTuple):
-    """A picture or sound that can't be decoded.
+    """A picture, sound or video that can't be decoded, or compressed payload that can't be unpacked.
 
     Attributes, printable:
       key: of its sample.
       field: its field.
       why: the reason.
-      sound: True for a sound.
+      sound: True unless it is, or by its field should be, a picture.
     """
 
     key: str
@@ -56,7 +56,7 @@ class Broken(NamedTuple):
 
 
 class PageTile(NamedTuple):
-    """A sample on the page: its printable *key*, its *html*, and the pictures and sounds in it that are *broken*."""
+    """A sample on the page: its printable *key*, its *html*, and the members that are *broken*."""
 
     key: str
     html: str
@@ -69,12 +69,12 @@ class PageField(NamedTuple):
     Attributes:
       name: its field, printable.
       size: bytes of its payload.
-      description: what is known about it.
-      face: HTML of its picture, waveform, still or text.
-      player: HTML of its player, for sounds and videos.
+      description: from `describe`.
+      face: HTML of its picture, waveform, still or text, or of an error message; "" if it has none.
+      player: HTML of its player, or of a note that it is too large, for sounds and videos; "" if it has none.
       text: its text, for the large view; "" if the description has it.
       broken: why it can't be decoded; "" if it can.
-      sound: True if a broken member is a sound.
+      sound: True if a broken member is no picture.
     """
 
     name: str
@@ -88,7 +88,10 @@ class PageField(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The order in which members are drawn on a tile: pictures and the like, then the longest text, then others."""
+        """The sort key of members on a tile: pictures and the like first, then texts, the longest first, then others.
+
+        (0, 0) for a member whose `face` is no text; also if it is "".
+        """
         if not self.face.startswith("<pre"):
             return 0, 0
         return (1, -self.size) if self.description.kind == "text" else (2, 0)
@@ -112,7 +115,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
     """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds and videos play if *audible*.
 
     Drawings (pictures, waveforms, stills) of the first *faces* members that have one are side by side; others are in
-    the list of fields below. A sample without drawings shows its text.
+    the list of fields below. A sample without drawings shows its text, or else the names of its fields.
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
@@ -153,7 +156,10 @@ def safe_lines(lines: Sequence[str]) -> str:
 
 
 def field_row(page_field: PageField, drawn: bool) -> str:
-    """Return the row of *page_field* in the HTML list of fields; *drawn* adds its picture or waveform."""
+    """Return the row of *page_field* in the HTML list of fields.
+
+    *drawn*: True to add its picture, waveform or whole text, because the tile does not show it elsewhere.
+    """
     words, kind, lines = (
         safe(page_field.description.value or page_field.description.what),
         "what",
@@ -173,7 +179,10 @@ def field_row(page_field: PageField, drawn: bool) -> str:
 
 
 def make_page_field(member: Member, audible: bool, side: int) -> PageField:
-    """Return *member* with its HTML; pictures have up to *side* pixels, sounds and videos play if *audible*."""
+    """Return *member* with its HTML; pictures have up to *side* pixels, sounds and videos play if *audible*.
+
+    Raises: StorageError if the file of the member has become shorter.
+    """
     description = describe(member)
     page_field = PageField(printable(field_name(member)) or "-", member.size, description)
     if description.kind == "picture":
@@ -216,7 +225,7 @@ def is_video(member: Member) -> bool:
 
 
 def read_beginning(member: Member) -> str:
-    """Return the text of *member*, up to 2,000 bytes of it, without a newline at the end."""
+    """Return the text of *member* without newlines at the end; of more than 2,000 bytes the first, with an ellipsis."""
     with member.open() as file:
         head = file.read(SHOWN_TEXT_BYTES)
     words = codecs.getincrementaldecoder("utf-8")("replace").decode(head).rstrip(NEWLINE)
@@ -229,9 +238,10 @@ def error_html(words: str) -> str:
 
 
 def picture_for_page(member: Member, words: str, side: int) -> str:
-    """Return the HTML of the picture *member* as WebP, and its size in pixels; *words* describe it.
+    """Return the HTML of the picture *member* as WebP, which also shows its size in pixels; *words* describe it.
 
-    It is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged picture.
+    The picture is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged
+    picture; `decoding.TooLargeError`.
     """
     header = decoding.picture_header(member)
     return image_html(decoding.decode_reduced(member, side, side), (header.width, header.height), words)
@@ -240,7 +250,8 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 def still(member: Member, words: str, side: int) -> str:
     """Return the HTML of the first frame of the video *member*, of up to *side* by *side* pixels; *words* describe it.
 
-    "" if it can't be decoded, or PyAV is not installed. Raises: StorageError if its file has become shorter.
+    "" if it can't be decoded, has no frame, or PyAV is not installed. Raises: StorageError if its file has become
+    shorter.
     """
     try:
         picture = first_frame(member)
@@ -256,9 +267,9 @@ def still(member: Member, words: str, side: int) -> str:
 
 
 def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") -> str:
-    """Return the HTML of *picture*, of Pillow, as WebP, with the *size* that it had; *words* describe it.
+    """Return the HTML of *picture*, a Pillow `Image`, as WebP, and of *size*, (width, height) before it was reduced.
 
-    *kind*: a class of the element, beside "tiny" for pictures of up to 64 pixels.
+    *words*: its alternative text. *kind*: a class of the element, beside "tiny" for pictures of up to 64 pixels.
     """
     width, height = picture.size
     tiny = max(picture.size) <= MAX_LOSSLESS_PIXELS
@@ -277,7 +288,7 @@ def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") 
 
 
 def waveform(member: Member) -> str:
-    """Return the waveform of the sound *member* as SVG, of 120 bars."""
+    """Return the waveform of the sound *member* as SVG, of 120 bars, or one a frame if it has fewer frames."""
     _, peaks = read_sound(member, WAVEFORM_COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))

@@ -24,18 +24,21 @@ SAFE_HEADERS = {
 
 
 class RefusedError(Exception):
-    """A request that is not answered; the message says why."""
+    """A request that may not be answered: it gets the status 403, and the message, which says why, as text."""
 
 
 class Access:
-    """The token of a server, and its check of requests. `cookie`: the name of the cookie, another for each server."""
+    """The token of a server, and its check of requests.
+
+    `token`: random text, in the printed address and then in a cookie. `cookie`: its name, another for each server.
+    """
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(24)
         self.cookie = f"tarshow-{secrets.token_hex(4)}"
 
     def cookie_header(self) -> str:
-        """Return the value of the header Set-Cookie."""
+        """Return the value of the header Set-Cookie that stores the token."""
         return f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
 
     def is_token(self, text: str) -> bool:
@@ -69,7 +72,7 @@ class Access:
 
 
 def host_name(host: str) -> str:
-    """Return the name in the header Host, without the port.
+    """Return the name in the header Host, in lower case, without port and brackets; "" if it is malformed.
 
     >>> host_name("127.0.0.1:8000"), host_name("[::1]:8000"), host_name("evil.example:80"), host_name("localhost:x")
     ('127.0.0.1', '::1', 'evil.example', '')

@@ -31,13 +31,16 @@ class ChosenSamples(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """Their number."""
+        """The number of chosen samples."""
         if self.query is not None:
             return self.query.samples
         return 0 if self.positions is None else len(self.positions)
 
     def all_positions(self, rows: int) -> Any:
-        """Return their positions in a sequence, an array or a range; *rows*: the number of all samples."""
+        """Return the positions of the chosen samples, in their order: a sequence, an array or a range.
+
+        *rows*: the number of samples in the data set.
+        """
         if self.query is None:
             return self.positions
         return range(rows) if self.query.positions is None else self.query.positions
@@ -46,8 +49,8 @@ class ChosenSamples(NamedTuple):
 def positions_in_bitmap(text: object, rows: int) -> Any:
     """Return the ascending positions of the bits that are 1 in the bitmap *text*, in base64: an array of uint32.
 
-    Bit n % 8 of byte n // 8, from the lowest bit on, is position n. *rows*: number of samples, which is the number of
-    bits. Raises: QuestionError for another size, or no base64.
+    Bit n % 8 of byte n // 8, from the lowest bit on, is position n. *rows*: number of samples of the data set, which is
+    the number of bits, rounded up to bytes. Raises: QuestionError for another size, or no base64.
     """
     import numpy as np
 
@@ -86,9 +89,13 @@ def parse_positions(value: object, rows: int) -> list[int]:
 
 
 def command_lines(choice: ChosenSamples, urls: Sequence[str]) -> dict[str, str]:
-    """Return command lines that copy the samples of *choice*, quoted for a shell, by name.
+    """Return a dict of command lines that copy the samples of *choice* to a shard chosen.tar, quoted for a shell.
 
-    `command`: the best one; `keys`: by the list of keys; `table`: by the table of the rows. *urls*: of the data set.
+    "keys": by the list of keys that the page saves as `keys.txt` (KEYS_FILE)
+    "table": by the table of their rows that the page saves as `chosen.parquet` (CHOSEN_FILE)
+    "command": the one to show: "table" for a query with an order; for all samples, or those of an expression alone, one
+        that needs neither file; else "keys"
+    *urls*: of the data set.
     """
     inputs = shlex.join(urls)
     keys = f"tarfilter --keys {KEYS_FILE} {inputs} -o chosen.tar"
@@ -107,9 +114,10 @@ def command_lines(choice: ChosenSamples, urls: Sequence[str]) -> dict[str, str]:
 
 
 def key_lines(choice: ChosenSamples, index: RowIndex) -> Iterator[bytes]:
-    """Yield the list of keys of *choice*, one per line, in its order, in parts.
+    """Return an iterator over the list of keys of *choice*, one per line, in its order, in parts of many lines.
 
-    Raises: QuestionError if rows have no keys, or one contains a line break.
+    Raises, before it returns: QuestionError if the table has no keys, or if any key in it, also of a sample that is not
+    chosen, is null or contains a line break.
     """
     column = index.layout.names.get(schema.KEY_COLUMN)
     if column is None:
@@ -139,10 +147,11 @@ class ChosenRows:
 
 
 def write_chosen(choice: ChosenSamples, inputs: RowInputs, path: str, tmpdir: str | None, rows: int) -> None:
-    """Write the rows of *choice*, in its order, as the table *path*, which may exist.
+    """Write the rows of *choice*, in its order, as the table *path*; an existing file is replaced.
 
-    *rows*: the number of all samples. *tmpdir*: folder of scratch files. The table names local shards by absolute
-    paths, since nobody knows where the browser puts it. Raises: TarToolsError.
+    *inputs*: the rows of the data set. *rows*: their number. *tmpdir*: folder of scratch files; None: the default one.
+    The table names local shards by absolute paths, since nobody knows where the browser puts it. Raises: TarToolsError
+    if rows can't be read or written.
     """
     catalog = inputs.catalog.for_table("")
     catalog.urls = [Url(shardrows.canonical_shard(url)) for url in catalog.urls]  # of this copy alone

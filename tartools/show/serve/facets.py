@@ -17,8 +17,10 @@ MAX_FACETS = 64
 def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
     """Return the facets of the samples of *query* as JSON; they are counted once and kept in `query.facets`.
 
-    Each is an object with a "kind": "values" or "histogram" of a "column", "missing" with "fields", or "broken" with a
-    "count". Raises: QuestionError if DuckDB takes too long.
+    Each is an object with a "kind": "values" or "histogram" of a "column", as `value_facet` and `bin_facet` return
+    them, for up to 64 columns (MAX_FACETS); then "missing" with "fields", as `count_missing` returns them, if there are
+    any; and "broken" with a "count", if the index says which payloads are broken. Raises: QuestionError if DuckDB takes
+    too long.
     """
     if query.facets is None:
         facets: list[dict[str, Any]] = []
@@ -37,9 +39,10 @@ def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
 def _ask(
     index: RowIndex, query: Query, select: str, clauses: str = "", parameters: tuple[object, ...] = ()
 ) -> list[Any]:
-    """Return the rows of the answer to SELECT *select* FROM the samples of *query*, and the *clauses* of the SQL.
+    """Return the rows of the answer to SELECT *select* FROM the samples of *query*, with *clauses* at the end.
 
-    *parameters*: of *select*, before those of the condition. Raises: QuestionError.
+    *select*, *clauses*: SQL. *parameters*: a value for each ? in *select*. Raises: QuestionError if DuckDB takes too
+    long, or too much memory.
     """
     condition, tables = query.sample_condition
     sql = f"SELECT {select} FROM {ROWS_TABLE} WHERE {condition.sql} {clauses}"  # noqa: S608
@@ -49,8 +52,8 @@ def _ask(
 def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
     """Return the facet of *column*: {"column", "kind": "values", "values", "others"}.
 
-    "values" are the 50 most frequent ones (MAX_VALUES_SHOWN) as {"value", "count"}, the most frequent first; "others"
-    is the number of samples with another one.
+    "values" are the 50 most frequent ones (MAX_VALUES_SHOWN) as {"value", "count"}, the most frequent first; a "value"
+    of None stands for the samples without one. "others" is the number of samples with any other value.
     """
     grouped = f"GROUP BY ALL ORDER BY count(*) DESC, {column.sql} LIMIT {MAX_VALUES_SHOWN}"
     rows = _ask(index, query, f"{column.sql}, count(*)", grouped)
@@ -62,8 +65,8 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
 def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
     """Return the facet of the numbers in *column*: {"column", "kind": "histogram", "bins", "missing"}.
 
-    A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to". "missing" is the number of
-    samples without a finite number.
+    A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to"; there are up to 24 (BINS),
+    none if no sample has a finite number. "missing" is the number of samples without one.
     """
     value = f"CAST({column.sql} AS DOUBLE)"
     number = f"CASE WHEN isfinite({value}) THEN {value} END"

@@ -34,7 +34,10 @@ REPLACED = "the shard was replaced since it was indexed: start tarshow --serve a
 
 
 class MemberPlace(NamedTuple):
-    """The payload of the *field* of the sample with this *key*: *size* bytes of shard *number* from *offset* on."""
+    """The place of a payload: of *field* of the sample *key*, *size* bytes from byte *offset* of a shard.
+
+    *number*: of the shard in the catalog of the inputs.
+    """
 
     key: str
     field: str
@@ -46,10 +49,14 @@ class MemberPlace(NamedTuple):
 class SampleRow(NamedTuple):
     """A row of the index: facts about a sample.
 
-    `position`: its number in the data set. `key`: "" if the table has none. `shard`: its URL to show; `begin`: its
-        offset there; `size`: in bytes, with headers.
-    `fields`: sizes of its fields, in the order of the archive; None if the data set does not say.
-    `places`: of the payloads, by field, as far as they are known. `columns`: values, texts cut to 300 characters.
+    `position`: number of the sample in the data set
+    `key`: "" if the table has none
+    `shard`: URL of its shard, as it is shown
+    `begin`: its offset there, in bytes
+    `size`: its size in bytes, with headers
+    `fields`: field -> size of the payload in bytes, in the order of the archive; None if the data set does not say
+    `places`: field -> place of the payload; fields whose place the index does not have are left out
+    `columns`: name of each other column -> value; texts are cut to 300 characters (COLUMN_CHARS)
     """
 
     position: int
@@ -124,7 +131,10 @@ class SampleSource:
         return SampleRow(position, key, shard, begin, size, fields if layout.fields else None, places, shown)
 
     def place(self, position: int, field: str) -> MemberPlace | None:
-        """Return the place of the payload of *field* of the sample at *position*; None if the index does not say."""
+        """Return the place of the payload of *field* of the sample at *position*.
+
+        None if the index does not have it, or the sample has no such field.
+        """
         layout = self._index.layout
         for indexed in layout.fields:
             if indexed.name == field:
@@ -171,7 +181,10 @@ class SampleSource:
         return not self._catalog.is_remote[place.number]
 
     def read(self, place: MemberPlace, begin: int, end: int) -> bytes:
-        """Return bytes *begin* to *end* (exclusive) of the payload at *place*. Raises: TarToolsError."""
+        """Return bytes *begin* to *end* (exclusive) of the payload at *place*.
+
+        Raises: ChangedError if the shard has changed; TarToolsError if it can't be read.
+        """
         begin, end = place.offset + begin, place.offset + end
         if begin >= end:
             return b""
@@ -244,7 +257,7 @@ class SampleSource:
 
 
 def _at(positions: Sequence[int]) -> str:
-    """Return the condition, in SQL, that a row is at one of *positions*."""
+    """Return the condition, in SQL, that a row is at one of *positions*, which differ; there is at least one."""
     low, high = int(min(positions)), int(max(positions))
     if len(positions) == high - low + 1:
         return f"rowid BETWEEN {low} AND {high}"
@@ -252,9 +265,9 @@ def _at(positions: Sequence[int]) -> str:
 
 
 def _shown_column(sql: str, kind: str) -> str:
-    """Return the SQL of a column as the page gets it: numbers and booleans as they are, all else as text, cut.
+    """Return the SQL for the values of a column that the page gets: numbers and booleans, all others as text.
 
-    *sql*: the quoted name. *kind*: type of the column. Texts have up to 300 characters (COLUMN_CHARS).
+    *sql*: the quoted name. *kind*: `IndexColumn.type`. Texts are cut to 300 characters (COLUMN_CHARS).
     """
     if kind in ("number", "bool"):
         return sql
@@ -270,7 +283,7 @@ def _open_local(url: str) -> io.FileIO:
 
 
 def _version_or_none(url: str) -> str | None:
-    """Return the present version of *url*; None if it can't be opened."""
+    """Return the present version of *url*; None if it has none, or can't be read."""
     try:
         return probe(url).version
     except StorageError:

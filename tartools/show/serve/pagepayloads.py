@@ -75,6 +75,7 @@ def content_type(head: bytes) -> str:
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
     """Return (begin, end) of the header Range of a request for *size* bytes; None if all of them are to be sent.
 
+    The end is exclusive. None without the header, and for several ranges or another form, so that these are ignored.
     Raises: ValueError if the range has no byte (RFC 9110, 14.1.2).
 
     >>> byte_range("bytes=2-4", 10), byte_range("bytes=7-", 10), byte_range("bytes=-3", 10), byte_range(None, 10)
@@ -100,9 +101,9 @@ class Picture(NamedTuple):
 
 
 class PictureCache:
-    """Thumbnails and heat maps, made when they are asked for, at most 4 at a time (MAX_DECODERS). Threads may share it.
+    """Thumbnails and heat maps: `get` returns one, and makes it unless it is kept. Threads may share it.
 
-    Up to 64 MiB are kept (CACHE_BYTES), the last ones that were used.
+    At most 4 are made at a time (MAX_DECODERS). Up to 64 MiB are kept (CACHE_BYTES), the last ones that were used.
     """
 
     def __init__(self) -> None:
@@ -112,7 +113,10 @@ class PictureCache:
         self._turns = threading.BoundedSemaphore(MAX_DECODERS)
 
     def get(self, name: tuple[object, ...], make: Callable[[], Picture]) -> Picture:
-        """Return the picture *name*, made by `make()` if it is not kept. Raises: the errors of *make*."""
+        """Return the picture *name*, made by `make()` if it is not kept. Raises: the errors of *make*.
+
+        *name*: a tuple by which the picture is found again. Two threads that ask for it at once may both make it.
+        """
         with self._lock:
             picture = self._kept.get(name)
             if picture is not None:
@@ -172,7 +176,7 @@ def video_still(member: Member, side: int) -> object:
 def waveform_picture(member: Member, side: int) -> Picture:
     """Return the waveform of the sound *member* as a transparent PNG of *side* by *side* / 4 pixels, in grey.
 
-    Raises: NoPictureError if it can't be decoded.
+    Raises: NoPictureError if it can't be decoded; TarToolsError if it can't be read.
     """
     from PIL import Image, ImageDraw
 
@@ -196,8 +200,10 @@ def waveform_picture(member: Member, side: int) -> Picture:
 def heatmap(member: Member) -> Picture:
     """Return the first plane of the array *member* as a PNG, from the lowest value (black) to the highest (white).
 
-    It has up to 512 by 512 pixels (HEATMAP_SIDE). Raises: NoPictureError if the array has fewer than two dimensions, no
-    numbers, or more than 16 MiB (ARRAY_LIMIT).
+    Values that are not finite are black. It has up to 512 by 512 pixels (HEATMAP_SIDE): of a larger plane every nth row
+    and column. Of an array of pixels, [height, width, 1 to 4], the plane is the first channel. Raises: NoPictureError
+    if the array is broken or empty, or has fewer than two dimensions, no numbers, or more than 16 MiB (ARRAY_LIMIT);
+    TarToolsError if it can't be read.
     """
     import numpy as np
     from PIL import Image

@@ -29,7 +29,7 @@ LANGUAGES = ("sql", "expression")
 
 
 def position_table(positions: Any) -> dict[str, Any]:
-    """Return the array *positions* as the Arrow table that `MATCHES` names."""
+    """Return {CHOSEN_TABLE: Arrow table of the array *positions*}: the table that the condition `MATCHES` names."""
     pa = schema.import_arrow()
     return {CHOSEN_TABLE: pa.table({"position": pa.array(positions)})}
 
@@ -38,12 +38,17 @@ Select = Callable[[str], Any]  # expression -> ascending positions of the sample
 
 
 class Query:
-    """Samples in an order. `positions`: an array of uint32; None stands for all, in their order.
+    """The samples of a query of the page, in an order; made by `Queries`, which sets the attributes.
 
-    `id`: a digest of the request, by which the page names it. `request`: what the page asked, without what is empty.
-        `condition`: of the samples. `chosen`: ascending positions for which an expression is true, which `condition`
-        names; None without one. `samples`: their number. `seconds`: time that it took.
-    `facets`: the counts, once they were asked for.
+    `request`: the parts of the query, as `parse_request` returns them
+    `id`: a digest of these, by which the page names the query
+    `chosen`: ascending positions of the samples for which an expression is true; None without an expression
+    `condition`: the condition that the samples meet; with `chosen`, it names the table of these
+    `positions`: positions of the samples in the data set, in the order of the query, an array of uint32; None stands
+        for all samples in the order of the data set
+    `samples`: number of the samples
+    `seconds`: time that the query took
+    `facets`: the facets of the samples, as `count_facets` returns them; None before they were asked for
     """
 
     def __init__(self, request: Mapping[str, Any], condition: Condition, chosen: Any) -> None:
@@ -58,23 +63,26 @@ class Query:
 
     @property
     def size(self) -> int:
-        """The bytes that the positions take."""
+        """The bytes that `positions` and `chosen` take in memory."""
         return sum(array.nbytes for array in (self.positions, self.chosen) if array is not None)
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The Arrow tables that the condition names."""
+        """The Arrow tables that `condition` names, by name; {} without an expression."""
         return {} if self.chosen is None else position_table(self.chosen)
 
     @property
     def sample_condition(self) -> tuple[Condition, dict[str, Any]]:
-        """(condition, tables): a condition that the samples of this query meet, and no others, and its Arrow tables."""
+        """(condition, tables): a condition that only the samples of this query meet, and its Arrow tables by name."""
         if self.condition.is_all or self.positions is None:
             return self.condition, self.tables
         return Condition(MATCHES), position_table(self.positions)
 
     def page(self, begin: int, end: int) -> list[int]:
-        """Return the positions of samples *begin* to *end* (exclusive) of this query."""
+        """Return the positions, in the data set, of samples *begin* to *end* (exclusive) of this query, in its order.
+
+        Fewer where the samples end.
+        """
         begin, end = max(begin, 0), min(end, self.samples)
         if begin >= end:
             return []
@@ -82,10 +90,10 @@ class Query:
 
 
 class Queries:
-    """The queries of *index*, each made when it is first asked for. Threads may share it.
+    """The queries of *index*: `make` returns the one for a question, `find` one that is kept. Threads may share it.
 
-    The last 64 are kept (MAX_QUERIES), with positions of 256 MiB in all (MAX_POSITION_BYTES). *select*: finds the
-    samples for which an expression is true.
+    The last 64 used are kept (MAX_QUERIES), with positions of 256 MiB in all (MAX_POSITION_BYTES). `select(text)`:
+    returns the ascending positions of the samples for which the expression *text* is true, an array of uint32.
     """
 
     def __init__(self, index: RowIndex, select: Select) -> None:
@@ -103,7 +111,7 @@ class Queries:
             return query
 
     def make(self, question: Mapping[str, Any]) -> Query:
-        """Return the query for *question*, JSON of the page with words, where, language, facets and sort, all optional.
+        """Return the query for *question*, a JSON object of the page; `parse_request` says what it has.
 
         An equal one that is kept is returned again. Raises: QuestionError for a wrong question, or one that takes too
         long.
@@ -133,7 +141,10 @@ class Queries:
         return query
 
     def _number(self, query: Query, order: str) -> None:
-        """Set the positions of *query*, in the *order* of an ORDER BY clause."""
+        """Set `positions` and `samples` of *query*. *order*: an ORDER BY clause; "" for the order of the data set.
+
+        `positions` stays None if these are all samples in that order. Raises: QuestionError if DuckDB takes too long.
+        """
         import numpy as np
 
         if query.condition.is_all and not order:
@@ -156,10 +167,13 @@ class Queries:
 
 
 def parse_request(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a query that *question* has, without empty ones: words, where, language, facets, sort.
+    """Return the parts of a query that *question*, a JSON object of the page, has, without empty ones.
 
-    The language of `where` is "sql" or "expression"; it is left out without `where`. Raises: QuestionError for wrong
-    types.
+    "words": words to search, a text, as for `words_condition`
+    "where": a condition
+    "language": that of "where": "sql" (the default) or "expression" (of tarfilter -S); left out without "where"
+    "facets", "sort": lists of up to 100 objects, as for `facet_conditions` and `sort_clause`
+    Raises: QuestionError for other types, longer lists, or another language. Other names are ignored.
     """
     types = {"words": str, "where": str, "language": str, "facets": list, "sort": list}
     request: dict[str, Any] = {}

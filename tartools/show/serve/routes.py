@@ -46,7 +46,7 @@ Fields = Mapping[str, str]  # the query of an address, by name
 
 
 class NotThereError(Exception):
-    """A request names a sample, query or path that does not exist, or not any more; the message has its name."""
+    """A request for a sample, query or path that does not exist, or not any more; the message says which."""
 
 
 class RangeError(Exception):
@@ -58,10 +58,14 @@ class RangeError(Exception):
 
 
 class Answer(NamedTuple):
-    """An answer that is not JSON. `type`: its Content-Type. `body`: its bytes, in parts.
+    """An answer that is not JSON.
 
-    `size`: their number, None if it is not known before. `headers`: besides those of all answers. `status`: of HTTP.
-    `is_picture`: True if a browser may keep it.
+    `type`: its Content-Type
+    `body`: its bytes, in parts
+    `size`: number of these bytes; None if it is not known before they are sent
+    `headers`: headers besides those of all answers
+    `status`: status of HTTP
+    `is_picture`: True if a browser may keep it, and ask each time whether it is still valid
     """
 
     type: str
@@ -76,7 +80,11 @@ class Routes:
     """The answers about the samples of *inputs*, in *index*. `get` and `post`: by path, functions for a request.
 
     A function of `get` takes the fields of the address and the headers, a function of `post` the JSON of the request;
-    they return JSON or an `Answer`. *urls*: of the data set, as the user named it. *reading*: how it is read.
+    they return a value to be sent as JSON, or an `Answer`. They raise NotThereError for a query that is not kept any
+    more, or a sample that does not exist, QuestionError for other wrong requests, and TarToolsError if samples can't be
+    read. Call `close` at the end.
+
+    *urls*: of the data set, as the user named it. *reading*: options with which its samples are read.
     """
 
     def __init__(self, urls: Sequence[str], inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
@@ -118,7 +126,14 @@ class Routes:
     # ---- questions ----
 
     def about(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: inputs, title, searched columns, number of samples, fields and columns, as JSON."""
+        """Answer: facts about the data set, as JSON.
+
+        "inputs": its URLs, to show; "title": the first of them, and the number of the others
+        "searched": names of the columns in which words are searched, as one text; "samples": number of samples
+        "fields": {"name", "kind", "count": samples that have it} for each field
+        "columns": {"name", "type", "facet": true if it has one} for each column of the index
+        "replaced": true once a shard or table was found to have changed
+        """
         index = self._index
         if self._fields is None:
             counts = [f"count({quoted_name(field.size_column)})" for field in index.fields]
@@ -159,7 +174,7 @@ class Routes:
         return query
 
     def rows(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: {"rows": samples `begin` to `end` of a query}, for the grid and the list.
+        """Answer: {"rows": samples `begin` to `end` (exclusive) of a query, as `row_json` returns them}.
 
         *fields*: query (its id), begin and end. Raises: QuestionError for over 500 rows (MAX_ROWS_AT_ONCE);
         NotThereError if the query is not kept.
@@ -171,11 +186,14 @@ class Routes:
         return {"rows": [row_json(self._source, row) for row in rows]}
 
     def facets(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: {"facets": counts of values and numbers over all samples of a query}. *fields*: query (its id)."""
+        """Answer: {"facets": the facets of all samples of a query, as `count_facets` returns them}.
+
+        *fields*: query (its id). Raises: NotThereError if the query is not kept; QuestionError if it takes too long.
+        """
         return {"facets": count_facets(self._index, self._query(fields.get("query")))}
 
     def bitmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` of a query.
+        """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` (exclusive) of a query.
 
         *fields*: query (its id), begin (default 0), end (default: all). Bit n % 8 of byte n // 8, from the lowest on,
         is position n.
@@ -189,7 +207,10 @@ class Routes:
     # ---- one sample ----
 
     def sample(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Answer: all fields of one sample, as JSON. *fields*: position. Raises: NotThereError if there is none."""
+        """Answer: one sample with its fields, as `sample_json` returns it.
+
+        *fields*: position. Raises: NotThereError if there is no sample at that position.
+        """
         return sample_json(self._source, self._position(fields))
 
     def _position(self, fields: Fields) -> int:
@@ -199,9 +220,10 @@ class Routes:
         return position
 
     def _picture(self, fields: Fields, make: Callable[[Any], Picture], side: int) -> Answer:
-        """Return the picture that *make* makes of the member that *fields* name, from the cache if it is there.
+        """Return the picture that `make(member)` makes of the member that *fields* name, from the cache if it is there.
 
-        *fields*: position and field. *side*: pixels, part of the name in the cache.
+        *fields*: position and field. *side*: pixels, part of the name in the cache; 0 for heat maps. Raises: KeyError
+        if the sample has no such field; the errors of *make*.
         """
         position, field = self._position(fields), fields.get("field", "")
         picture = self._pictures.get((position, field, side), lambda: make(self._source.member(position, field)))
@@ -210,8 +232,8 @@ class Routes:
     def thumbnail(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
         """Answer: a small picture of a picture, video, sound or array.
 
-        *fields*: position, field, and size, the longest side in pixels (16 to 2048, default 256). Raises:
-        NoPictureError.
+        *fields*: position, field, and size, the longest side in pixels (16 to 2048, default 256; for an array without
+        effect). Raises: NoPictureError for another kind, or a broken payload; KeyError if the sample has no such field.
         """
         side = min(max(whole(fields, "size", 256), MIN_SIDE), MAX_SIDE)
         return self._picture(fields, partial(_thumbnail, side=side), side)
@@ -219,7 +241,8 @@ class Routes:
     def heatmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
         """Answer: a picture of an array. *fields*: position and field.
 
-        Raises: NoPictureError if it is no array of numbers with two dimensions or more.
+        Raises: NoPictureError if it is no array of numbers with two dimensions or more, or larger than 16 MiB; KeyError
+        if the sample has no such field.
         """
         return self._picture(fields, heatmap, 0)
 
@@ -262,7 +285,8 @@ class Routes:
     def choice(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer: {"samples": count, "command", "keys", "table": command lines that copy the chosen samples}.
 
-        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError.
+        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError if it has
+        none, or a wrong one; NotThereError for a query that is not kept.
         """
         chosen = self._choice(request)
         return {"samples": chosen.samples, **choices.command_lines(chosen, self._urls)}
@@ -270,7 +294,8 @@ class Routes:
     def choice_keys(self, request: Mapping[str, Any]) -> Answer:
         """Answer: the list of the keys of the chosen samples, a file of text with a line for each.
 
-        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError.
+        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError if it has
+        none, or a wrong one; NotThereError for a query that is not kept.
         """
         lines = choices.key_lines(self._choice(request), self._index)
         return Answer("text/plain; charset=utf-8", lines, None, attachment_header(choices.KEYS_FILE))
@@ -278,8 +303,9 @@ class Routes:
     def choice_table(self, request: Mapping[str, Any]) -> Answer:
         """Answer: the table of the rows of the chosen samples, a Parquet file.
 
-        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError;
-        StorageError if a table of the inputs was replaced.
+        *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError if it has
+        none, or a wrong one; NotThereError for a query that is not kept; StorageError if a table of the inputs was
+        replaced.
         """
         chosen = self._choice(request)
         if self._tables != probe_all(list(self._tables)):
@@ -300,7 +326,10 @@ def attachment_header(name: str) -> dict[str, str]:
 
 
 def whole(fields: Fields, name: str, default: int | None = None) -> int:
-    """Return the whole number *name* of the address. Raises: QuestionError without one, unless it has a *default*."""
+    """Return the whole number, 0 or more, that the field *name* of an address has; *default* if it is absent.
+
+    Raises: QuestionError if it is no such number, or absent without a *default*.
+    """
     text = fields.get(name)
     if text is None and default is not None:
         return default

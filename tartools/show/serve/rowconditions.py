@@ -58,10 +58,11 @@ def join_conditions(conditions: Sequence[Condition]) -> Condition:
 
 
 def words_condition(words: str, index: RowIndex) -> Condition:
-    """Return the condition that each of *words* occurs in the key or in a text, ignoring case.
+    """Return the condition that each of *words* occurs in the key or in a column of text, ignoring case.
 
-    Words with blanks are quoted. `column==value` is a whole value, `column=part` a part of one.
-    Raises: QuestionError for too many words.
+    *words*: separated by blanks; a word with blanks is quoted. Where `column` is a column of *index*, `column==value`
+    means that it has exactly this value, and `column=part` that its value contains this part, ignoring case.
+    Raises: QuestionError for over 32 words (MAX_WORDS), or if there is no column of text to search.
     """
     try:
         texts = shlex.split(words)
@@ -73,9 +74,10 @@ def words_condition(words: str, index: RowIndex) -> Condition:
 
 
 def _word_condition(word: str, index: RowIndex) -> Condition:
-    """Return the condition for *word*, one word of a search; `column==value` and `column=part` are about one column.
+    """Return the condition for *word*, one word of a search: it occurs in the key or in a column of text.
 
-    Raises: QuestionError if there is no column of text.
+    `column==value` and `column=part` are about the one column, if *index* has it. Raises: QuestionError if there is no
+    column of text to search.
     """
     name, is_whole, value = word.partition("==")
     if is_whole and name in index.columns:
@@ -124,9 +126,9 @@ def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
 
 
 def broken_condition(index: RowIndex) -> Condition:
-    """Return the condition that a picture or the like of a sample is broken, by the columns of faults.
+    """Return the condition that a payload of a sample is broken: one of the columns of faults is not null.
 
-    Raises: QuestionError without such columns.
+    Raises: QuestionError if *index* has no such columns.
     """
     if not index.has_faults:
         raise QuestionError("nothing is known of broken samples: start tarshow --serve --decode")
@@ -154,10 +156,10 @@ def _plain_value(value: object) -> object:
 
 
 def sort_clause(sort: Sequence[Mapping[str, Any]], index: RowIndex) -> str:
-    """Return the ORDER BY clause for *sort*; "" for the order of the data set, if *sort* is empty.
+    """Return the ORDER BY clause for *sort*, with a blank before it; "" if *sort* is empty.
 
-    *sort*: {"column": name, "descending": true or false} for each column, the most important first. Raises:
-    QuestionError for an unknown column.
+    *sort*: {"column": name, "descending": true or false} for each column, the most important first. Nulls come last,
+    equal samples in the order of the data set. Raises: QuestionError for an unknown column.
     """
     parts = [
         f"{find_column(index, part.get('column')).sql} {'DESC' if part.get('descending') else 'ASC'} NULLS LAST"
@@ -167,7 +169,11 @@ def sort_clause(sort: Sequence[Mapping[str, Any]], index: RowIndex) -> str:
 
 
 def sql_condition(text: str, index: RowIndex) -> Condition:
-    """Return the condition *text*, in SQL. Raises: QuestionError if it is not one condition of allowed functions."""
+    """Return the condition *text*, in SQL, after a check; the one that all samples meet if *text* is blank.
+
+    Raises: QuestionError if it is not one condition of allowed parts and functions (see `_check_allowed`), or longer
+    than 4000 characters (MAX_CONDITION_CHARS).
+    """
     if len(text) > MAX_CONDITION_CHARS:
         raise QuestionError(f"this is longer than {MAX_CONDITION_CHARS} characters")
     if not text.strip():

@@ -59,9 +59,11 @@ class QuestionError(Exception):
 
 
 class IndexColumn(NamedTuple):
-    """A column of the index. `type`: "number", "text", "bool" or "other"; `is_integer`: True for whole numbers.
+    """A column of the index.
 
-    `facet`: "values", "histogram", or "" for none.
+    `type`: "number", "text", "bool" or "other"
+    `is_integer`: True for whole numbers
+    `facet`: "values" if its values are counted, "histogram" if numbers are counted in bins, or "" for neither
     """
 
     name: str
@@ -98,10 +100,14 @@ def check_duckdb() -> None:
 class Layout:
     """The columns that rows of *inputs* have in the index.
 
-    `unified`: schema of the rows. `catalog`: their shards. `sets`: numbers of the sets of shards. `fields`: of samples,
-        with their columns of sizes and offsets.
-    `names`: unified column -> column of the index. `numbers`: columns with the number of the shard, one for each set.
-        `shard_column`: column with its URL to show. `size_column`: column with the bytes of the sample.
+    `unified`: unified schema of the rows
+    `catalog`: the shards of the rows
+    `sets`: numbers of the sets of shards, from 1
+    `fields`: the fields of samples in all sets, with their columns of sizes and offsets
+    `names`: unified column -> column of the index, except for shards and members
+    `numbers`: names of the columns with the number of the shard in the catalog, one for each set
+    `shard_column`: name of the column with the URL of the first set's shard, as it is shown
+    `size_column`: name of the column with the bytes of the sample
     """
 
     def __init__(self, inputs: RowInputs) -> None:
@@ -125,7 +131,7 @@ class Layout:
         ]
 
     def _unique(self, name: str) -> str:
-        """Return *name*, or one like it that no column has yet: DuckDB ignores case."""
+        """Return *name*, or if a column has it, *name* with a number added, and note it as taken; case is ignored."""
         unique, number = name, 1
         while unique.lower() in self._taken:
             number += 1
@@ -171,9 +177,13 @@ class Layout:
 
 
 class RowIndex:
-    """The rows of a data set, for questions. `rows`: their number. `columns`, `fields`: of the samples.
+    """A DuckDB database of the rows of a data set: `ask` and `cursor` answer questions in SQL to the table `samples`.
 
-    `fault_columns`: those that say why a payload is broken.
+    `rows`: number of rows; row number n of the data set has the `rowid` n
+    `layout`: the columns of the table, and what they have
+    `columns`: name -> column, for the columns that a person sees
+    `fields`: the fields of samples, with their columns
+    `fault_columns`: columns that say why a payload is broken
 
     Several threads may ask at once. `close` interrupts them, and removes its files.
     """
@@ -193,7 +203,7 @@ class RowIndex:
 
     @property
     def has_faults(self) -> bool:
-        """True if columns say why a payload is broken."""
+        """True if there are columns that say why a payload is broken."""
         return bool(self.fault_columns)
 
     @property
@@ -212,7 +222,7 @@ class RowIndex:
         """Return the rows of the answer to *sql*, which has a ? for each of *parameters*.
 
         *tables*: name -> Arrow table that it may name. *seconds*: after these it is interrupted. Raises: QuestionError
-        for anything that DuckDB refuses, for one that takes too long or too much memory.
+        for anything that DuckDB refuses, for SQL that takes too long or too much memory, and once the index is closed.
         """
         with self.cursor(sql, parameters, tables, seconds) as cursor:
             rows: list[tuple[Any, ...]] = cursor.fetchall()
@@ -229,8 +239,7 @@ class RowIndex:
         """Run *sql*, which has a ? for each of *parameters*, and give the cursor with the answer to the body of `with`.
 
         *tables*: name -> Arrow table that it may name. *seconds*: after these it is interrupted. Raises: QuestionError
-        for anything that DuckDB refuses, for one that takes too long or too much memory, and once the
-        index is closed.
+        for anything that DuckDB refuses, for SQL that takes too long or too much memory, and once the index is closed.
         """
         import duckdb
 
@@ -259,7 +268,7 @@ class RowIndex:
                 cursor.close()
 
     def close(self) -> None:
-        """Interrupt all questions, close the database, and remove its folder.
+        """Interrupt all questions, close the database, and remove its folder. Later questions raise QuestionError.
 
         DuckDB does not close while it answers, and a thread that the interpreter ends inside DuckDB aborts the process:
         so this waits until all questions have ended.
@@ -283,9 +292,10 @@ def _first_lines(error: Exception) -> str:
 
 
 def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads: int) -> RowIndex:
-    """Read the rows of *inputs* into a scratch database in *tmpdir*; return its index.
+    """Read the rows of *inputs* into a scratch database in *tmpdir*; return its index, which the caller closes.
 
-    *account*: gets the progress. *threads*: of DuckDB. Raises: TarToolsError.
+    *account*: gets the progress. *tmpdir*: None: the default folder. *threads*: number of threads of DuckDB. Raises:
+    StorageError without rows, or if DuckDB fails; the errors of reading *inputs*.
     """
     import duckdb
 
@@ -314,8 +324,9 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
 def wait_for(work: Callable[[], Result], interrupt: Callable[[], object]) -> Result:
     """Return the result of *work*, which runs in a thread, so that signals are handled here meanwhile.
 
-    DuckDB makes a failure of its own of a signal. An exception here, such as of a signal, calls *interrupt*, and is
-    raised once *work* has ended. Raises: the exception of *work*.
+    DuckDB turns the exception of a signal into an error of its own. If an exception is raised here meanwhile, such as
+    KeyboardInterrupt, *interrupt* is called again and again until *work* has ended; then the exception is raised.
+    Raises: the exception of *work*.
     """
     results: list[Result] = []
     failures: list[BaseException] = []
@@ -383,7 +394,7 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
 def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
     """Return the columns of the rows in *database* that a person sees, with the facet of each.
 
-    *database*: a connection of DuckDB. Columns of shard numbers and offsets are hidden.
+    *database*: a connection of DuckDB. Left out are the columns of shard numbers, and of the offsets of fields.
     """
     hidden = {*layout.numbers, *(field.offset_column for field in layout.fields)}
     described = database.execute(f"DESCRIBE {ROWS_TABLE}").fetchall()

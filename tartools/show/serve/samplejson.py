@@ -36,9 +36,12 @@ def plain_json(value: object) -> object:
 
 
 def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
-    """Return *row* as the page gets it in a list: position, key, shard, offset, size, fields, text, columns.
+    """Return *row* as the page gets it in a list: a dict.
 
-    "fields" are {"name", "size", "kind"}; "text" is the beginning of its text, which may be read from the shard.
+    "position", "key", "shard", "offset" (of the sample in its shard), "size": as in `SampleRow`
+    "fields": a list of {"name", "size", "kind"}
+    "text": the beginning of its text, which may be read from the shard, by `row_text`
+    "columns": name -> value
     """
     fields = row.fields
     return {
@@ -54,9 +57,10 @@ def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
 
 
 def row_text(source: SampleSource, row: SampleRow) -> str:
-    """Return the first 300 characters of the text of *row*: of a column, or of a field of a local shard.
+    """Return the first 300 characters (ROW_TEXT_CHARS) of a field of *row* with text or JSON; "" if there is none.
 
-    "" if there is none. Plain text is preferred to JSON.
+    They come from a column with the name of the field if there is one, else from the payload, if that is not compressed
+    and in a local shard. Plain text is preferred to JSON.
     """
     names = sorted((name for name in row.fields or () if kind_of_name(name) in READABLE_KINDS[:2]), key=_text_rank)
     for name in names:
@@ -81,10 +85,10 @@ def _beginning(source: SampleSource, place: MemberPlace) -> str:
 
 
 def sample_json(source: SampleSource, position: int) -> dict[str, Any]:
-    """Return the sample at *position* as JSON: position, key, shard, offset, size, columns and fields.
+    """Return the sample at *position* as JSON: {"position", "key", "shard", "offset", "size", "columns", "fields"}.
 
-    "fields" has the description of each, up to 200 (MAX_SHOWN_FIELDS). Raises: TarToolsError if the sample can't be
-    read.
+    "fields" is a list with the description of each field by `field_json`, up to 200 (MAX_SHOWN_FIELDS); "columns" is
+    name -> value. The others are as in `SampleRow`. Raises: TarToolsError if the sample can't be read.
     """
     row = source.rows([position])[0]
     if row.fields is not None and set(row.fields) == set(row.places):
@@ -103,10 +107,13 @@ def sample_json(source: SampleSource, position: int) -> dict[str, Any]:
 
 
 def field_json(position: int, name: str, member: Member) -> dict[str, Any]:
-    """Return the *member*, field *name* of the sample at *position*, as the page gets it.
+    """Return the *member*, field *name* of the sample at *position*, as the page gets it: a dict.
 
-    Keys: name, kind, size, description, broken, text, json, shape, heatmap, lines, and waveform for a sound; None for
-    what its kind does not have.
+    "name", "kind", "size": of the field; the kind by `kind_of_member`, the size in bytes
+    "description", "lines": the payload in words, one line, and lines of its contents
+    "broken": why the payload is broken; None if it is not
+    "text", "json": those of `text_json`; "shape", "heatmap": those of `array_json`; None for other kinds
+    "waveform": address of a picture; only for a sound that is not broken
     """
     description = describe(member, decode=True)
     kind = kind_of_member(name, member)
@@ -129,7 +136,11 @@ def field_json(position: int, name: str, member: Member) -> dict[str, Any]:
 
 
 def kind_of_member(name: str, member: Member) -> str:
-    """Return the kind of *member*, field *name*: by its first bytes if they say it, else by its name."""
+    """Return the kind of *member*, field *name*, such as "picture" or "text" (see `kind_of_name`).
+
+    It is that of the name for text, JSON and numbers; else that of the first bytes of the payload, if these are of a
+    kind that is known, or else that of the name.
+    """
     with member.open() as file:
         file_type = type_of_file(file.read(MAGIC_BYTES))
     by_name = kind_of_name(name)
@@ -137,10 +148,10 @@ def kind_of_member(name: str, member: Member) -> str:
 
 
 def text_json(kind: str, member: Member) -> Mapping[str, Any]:
-    """Return {"text"} of *member*, and of JSON also {"json"}, its value with indentation.
+    """Return {"text"} of *member*, and if *kind* is "json" also "json", its value as text with indentation.
 
-    Both are cut to 200,000 characters (MAX_SHOWN_CHARS). {} if it can't be decompressed; no "json" if it can't be
-    parsed, or is too large.
+    Both are cut to 200,000 characters (MAX_SHOWN_CHARS), with "…" at the end. {} if it can't be decompressed; no "json"
+    if it can't be parsed, or is larger than 1 MiB (JSON_LIMIT).
     """
     try:
         content = unpack_member(member)
@@ -159,10 +170,10 @@ def text_json(kind: str, member: Member) -> Mapping[str, Any]:
 
 
 def array_json(position: int, name: str, member: Member) -> Mapping[str, Any]:
-    """Return {"shape", "heatmap"} of the array *member*; {} if it is broken.
+    """Return {"shape", "heatmap"} of the array *member*; {} if its header is broken.
 
-    "heatmap" is the address of a picture, for numbers in two dimensions or more, else None. *position*, *name*: of the
-    sample and field, for the address.
+    "shape" is a list of lengths; "heatmap" is the address of a picture, for numbers in two dimensions or more, else
+    None. *position*, *name*: of the sample and field, for the address.
     """
     try:
         with member.open() as file:

@@ -44,7 +44,7 @@ PAGE_TYPES = {
 
 
 def page_files() -> dict[str, tuple[str, bytes]]:
-    """Return the (type, content) of each file of the page, by its path in an address."""
+    """Return the files of the page: path in an address -> (Content-Type, content). The page itself has the path "/"."""
     files = {}
     for entry in resources.files("tartools.show.serve").iterdir():
         type_ = PAGE_TYPES.get(os.path.splitext(entry.name)[1])
@@ -59,11 +59,12 @@ def page_files() -> dict[str, tuple[str, bytes]]:
 def open_server(
     urls: Sequence[str], reading: Reading, facts: TextFacts, port: int, workers: tuple[int, int], account: Account
 ) -> Iterator[PageServer]:
-    """Index the samples of *urls*, and give a server of their page on *port*; close all at the end.
+    """Index the samples of *urls*; give a server of their page to the body of `with`, and close it at the end.
 
-    *facts*: columns for shards, which are indexed. *workers*: the most processes that read them, and threads of DuckDB.
-    *account*: gets progress and warnings.
-    Raises: TarToolsError, also for inputs that are not in files or objects.
+    The body calls its method serve_forever. *reading*: options with which samples are read. *facts*: the columns that
+    shards, which have no table, get. *port*: on 127.0.0.1; 0: a free one. *workers*: (greatest number of processes that
+    read shards, number of threads of DuckDB). *account*: gets progress and warnings.
+    Raises: TarToolsError, also for inputs that are not in files or objects, and if the port is in use.
     """
     processes, threads = workers
     inputs = shardrows.row_inputs(urls, account, shardrows.Indexing(reading, processes, facts))
@@ -78,9 +79,10 @@ def open_server(
 
 
 class PageServer(ThreadingHTTPServer):
-    """The server of the page, on 127.0.0.1 and *port* (0: a free one).
+    """The server of the page, on 127.0.0.1 and *port* (0: a free one). Its method serve_forever answers requests.
 
-    *report*: gets the traceback of a bug. Raises: StorageError if the port is in use.
+    `routes`: answers to requests, by path. `report(text)`: called with the traceback of a bug. `files`: of the page.
+    `access`: the check of requests. Raises: StorageError if the port can't be used.
     """
 
     daemon_threads = True
@@ -128,11 +130,11 @@ class PageServer(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing about a connection that the browser has closed."""
+        """Ignore an exception that no answer was sent for: it is about a connection that the browser has closed."""
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """The requests of one connection."""
+    """Reads the requests of one connection, and answers them one after the other, by the `routes` of its server."""
 
     protocol_version = "HTTP/1.1"
     server_version = "tarshow"
@@ -154,13 +156,15 @@ class PageHandler(BaseHTTPRequestHandler):
         self._answer(self._get)
 
     def do_POST(self) -> None:
-        """Answer a query, or save a choice."""
+        """Answer a question that comes as JSON: a query, or one about chosen samples."""
         self._answer(self._post)
 
     def _answer(self, respond: Any) -> None:
-        """Send the answer of `respond(path, fields)`, or the error that it raises.
+        """Check that the request may be answered, then call `respond(path, fields)`, which sends the answer.
 
-        *fields*: the query of the address, by name.
+        *fields*: the query of the address, by name. A request that may not be answered gets the status 403. The printed
+        address, with its token, gets the cookie and a redirect to /. Any other error of *respond* is sent as JSON
+        (`_send_error`). If the connection is lost, nothing is sent.
         """
         address = urlsplit(self.path)
         fields = dict(parse_qsl(address.query))
@@ -180,7 +184,10 @@ class PageHandler(BaseHTTPRequestHandler):
             self._send_error(error)
 
     def _send_error(self, error: Exception) -> None:
-        """Send the message of *error* as JSON, with the status that it means."""
+        """Send the message of *error* as {"error": text}, with the status of its class.
+
+        An error of a class without one is a bug: it gets the status 500, and the server reports its traceback.
+        """
         statuses: list[tuple[type[Exception], int]] = [
             (NotThereError, 404),
             (NoPictureError, 404),
@@ -237,7 +244,7 @@ class PageHandler(BaseHTTPRequestHandler):
         self._send_answer(route(request))
 
     def _send_answer(self, answer: Any) -> None:
-        """Send *answer*: an `Answer`, or a value as JSON."""
+        """Send *answer*: an `Answer`, or any other value as JSON."""
         if not isinstance(answer, Answer):
             self._send_json(answer)
             return
@@ -272,9 +279,9 @@ class PageHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _begin(self, status: int, type_: str, size: int | None, headers: Mapping[str, str]) -> None:
-        """Send the status and the headers of an answer of *size* bytes; None: the body is chunked.
+        """Send the status and the headers of an answer of *size* bytes; None: the size is unknown, the body chunked.
 
-        *type_*: its Content-Type. *headers*: besides those of all answers.
+        *type_*: its Content-Type. *headers*: headers besides those of all answers, or in place of one of these.
         """
         self.send_response(status)
         length = {"Transfer-Encoding": "chunked"} if size is None else {"Content-Length": str(size)}

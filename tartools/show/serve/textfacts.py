@@ -47,7 +47,7 @@ class TextFacts(TableFacts):
 
 
 class TextField(NamedTuple):
-    """How a field with texts becomes columns: the fact of its own text, and True if it is JSON."""
+    """The columns of a field with texts. `fact`: (name, type) of the column of its text; `is_json`: True for JSON."""
 
     fact: Fact
     is_json: bool
@@ -55,7 +55,7 @@ class TextField(NamedTuple):
 
 @lru_cache(1000)
 def text_field(name: str) -> TextField | None:
-    """Return how the field *name* becomes columns; None if it holds no texts, by its suffix."""
+    """Return the columns of the field *name*; None if it holds no texts by its suffix, or is compressed."""
     suffix = suffix_of(name)
     if not name or suffix not in TEXTS or split_codec(name)[1] is not None:
         return None
@@ -66,7 +66,9 @@ def text_field(name: str) -> TextField | None:
 def text_facts(sample: Sample, json_names: dict[str, dict[str, Fact]]) -> Iterator[tuple[Fact, object]]:
     """Yield ((name, type), value) for each text of *sample*, and for values inside its JSON.
 
-    *json_names*: by field, the names in JSON that have columns so far, each with its fact; new ones are added.
+    Of a text longer than 16 KiB (MAX_VALUE_TEXT_BYTES) it is the beginning, and of JSON as long there are no values.
+    Fields that occur twice are left out. *json_names*: field -> {name in JSON: (name, type) of its column}, of all
+    samples so far; new names are added.
     """
     members = sample.members
     fields = [field_name(member) for member in members]
@@ -92,8 +94,8 @@ def beginning_of(member: Member, max_bytes: int) -> bytes:
 def json_facts(column: str, payload: bytes, names: dict[str, Fact]) -> Iterator[tuple[Fact, object]]:
     """Yield ((name, type), value) for each text, number or boolean of the JSON object *payload*, of the field *column*.
 
-    *names*: those that have columns so far, at most 32 (MAX_JSON_COLUMNS), each with its fact; new ones are added.
-    Names with a dot are left out.
+    Nothing if it is no object, or can't be parsed. *names*: name in JSON -> (name, type) of its column, for those that
+    have one so far; new ones are added, up to 32 (MAX_JSON_COLUMNS). Further names, and names with a dot, are left out.
     """
     try:
         document = parse_json(payload)

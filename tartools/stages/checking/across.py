@@ -56,7 +56,7 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
 
     A record is the encoded key, then number of the input, byte, and *number*. One for each of *keys*; a key that is not
     in Unicode form NFC has a second one, which sorts behind those of its NFC form. `shard`: number of the input.
-    `begins`: the byte at which each sample begins. `number`: `combination_number` of their fields.
+    `begins`: the byte at which each sample begins, or its table row. `number`: `combination_number` of their fields.
     """
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
@@ -118,9 +118,10 @@ def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
 def judge_repeats(group: Sequence[Keyed], shard_place: ShardPlace) -> Iterator[tuple[str, int]]:
     """Yield a verdict (code of the finding, is_own_sample) for each but the first of *group*, samples with one key.
 
-    The code says how: "torn-sample" or "split-sample" for a part of the first sample, which has other fields, in its
-    shard or another one: is_own_sample is 0. "key-twice" or "key-in-two-shards" for a sample of its own: 1.
-    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
+    A sample that shares no field with the first one and its parts so far is a part of it: "torn-sample" if an earlier
+    one of *group* is in the same shard, else "split-sample"; is_own_sample is 0. Any other is a sample of its own:
+    "key-twice" or "key-in-two-shards", by the same rule; is_own_sample is 1. `shard_place(number, byte)`: returns
+    (shard URL, byte) of the sample at *byte* of input *number*.
     """
     fields = set(names_of_fields(group[0][3]))
     shards = {shard_place(*group[0][:2])[0]}
@@ -219,9 +220,9 @@ ExpectedFields = Sequence[Sequence[str]]  # of each, one has to be there
 def expected_fields(combinations: Mapping[str, Tally]) -> ExpectedFields:
     """Return the fields of over half of the samples, which all should have, as tuples of alternatives.
 
-    Then those that over half of the samples with all of these have, and so on. `combinations`: fields joined by "/" ->
-    counts. Samples without a field, or next to damage, do not count. Fields that stand for each other, such as jpg and
-    webp, are one: the most frequent first.
+    Among the samples that have all of these, the fields of over half of them are added, and so on. Sorted by name, in
+    small letters. `combinations`: fields joined by "/" -> counts. Samples without a field, or next to damage, do not
+    count. Fields that stand for each other, such as jpg and webp, are one: the most frequent first.
     """
     counts_by_fields: Counter[frozenset[str]] = Counter()
     for combination, tally in combinations.items():
@@ -249,7 +250,7 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
 
     `counts`: fields of a sample -> number of such samples. Fields of a group have the same name but for the suffix.
     They are alternatives if at most half of the samples with the rarer one have both: a mask beside its picture is
-    none.
+    none. A field without alternatives is a group of its own.
     """
     samples_with: Counter[str] = Counter()
     for fields, count in counts.items():
@@ -280,7 +281,7 @@ def missing_fields(fields: Sequence[str], expected: ExpectedFields) -> list[str]
 
 
 def is_among(field: str, expected: ExpectedFields) -> bool:
-    """True if *field* is one of the alternatives in *expected*."""
+    """True if *field*, in small letters, is one of the alternatives in *expected*, in any case."""
     return any(field == name.lower() for choices in expected for name in choices)
 
 
@@ -288,7 +289,7 @@ def find_numbered_fields(fields: Iterable[str], expected: ExpectedFields) -> str
     """Return two of *fields* that differ only in numbers, "01.txt 02.txt", if samples seem to be read as one; else "".
 
     Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
-    "" if a field has no dot, as in a sample of 0.jpg, 1.jpg and json, and if both fields are among the *expected* ones.
+    "" if a field has no dot, as in a sample of 0.jpg, 1.jpg and json. Two fields that are both *expected* do not count.
     """
     first: dict[str, str] = {}
     pair = ""
@@ -305,8 +306,8 @@ def find_numbered_fields(fields: Iterable[str], expected: ExpectedFields) -> str
 def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
     """Add findings about missing and unexpected fields to *summary*; return the fields that samples should have.
 
-    These are *expect*, or if it is empty the fields that most samples have: tuples of alternatives. Samples next to
-    damage are left out.
+    These are *expect*, or if it is empty the fields that most samples have: tuples of alternatives. A sample whose
+    fields differ only in numbers gives a finding, too: perhaps it is several. Samples next to damage are left out.
     """
     expected = expected_fields(summary.combinations)
     words = expect or expected
@@ -328,7 +329,8 @@ def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
 def note_tally(summary: Summary, code: str, tally: Tally, detail: str) -> None:
     """Add findings with *code* and *detail* to *summary*: one for each sample of *tally*, at the places that it has.
 
-    Further samples are counted at the last of these places; without any at byte 0 of input 0.
+    *tally*: its `first` are `Place`s. Further samples are counted at the last of these places; without any at byte 0 of
+    input 0.
     """
     places = tally.first[: tally.count]
     for number, place in enumerate(places):
@@ -371,7 +373,7 @@ def note_shard_sizes(summary: Summary, shards: Sequence[tuple[int, int]]) -> Non
     """Add a finding to *summary* for each shard that is over 10 times larger or smaller than the median.
 
     `shards`: (number, bytes) of each; fewer than 4 are not compared. The last may be small: it has the remaining
-    samples. The limits are SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED.
+    samples. A shard of 0 bytes is not small. The limits are SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED.
     """
     if len(shards) < MIN_SHARDS_COMPARED:
         return

@@ -50,11 +50,13 @@ class InputsToCheck:
     """The inputs of a check, by number: index in *urls*, which are shards and tables.
 
     `reading`: how they are read.
-    `tables`: readers of the inputs that are tables, whose places are row numbers, not bytes.
-    `missing`: the finding for each input that can't be opened.
-    `copies`: copies of inputs that can be read only once.
-    `unsound`: shards that are more or less than samples and one end; `Walk` reads these, header by header.
-    `incomplete`: the finding for the first part of each archive that was split and lacks a part.
+    `tables`: number -> reader of an input that is a table, whose places are row numbers, not bytes.
+    `missing`: number -> the finding about an input that can't be opened.
+    `copies`: number -> the copy of an input that can be read only once.
+    `unsound`: numbers of shards that are more or less than samples and one end; `Walk` reads these, header by header.
+    `incomplete`: number of the first part of an archive that was split and lacks a part -> the finding about that.
+
+    Made by `inputs_to_check`; `Checking` adds to `missing`, `tables` and `unsound` while it reads.
     """
 
     def __init__(self, urls: Sequence[str], reading: Reading) -> None:
@@ -68,7 +70,10 @@ class InputsToCheck:
 
     @property
     def count(self) -> int:
-        """The number of shards: inputs that are no tables, and shards that only tables list."""
+        """The number of shards: inputs that are no tables, and shards that only tables list.
+
+        The latter are complete once all tables have been read.
+        """
         listed: set[str] = set()
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
 
@@ -95,7 +100,8 @@ class InputsToCheck:
     def stream(self, number: int, account: Account, sums: ListedSums | None = None) -> ShardStream:
         """Return the tar stream of shard *number*, or of a copy if it can be read only once. *account* counts bytes.
 
-        *sums*: the list with which its checksum is compared; None: not at all. The caller closes the stream.
+        *sums*: the list with which its checksum is compared; None: not at all. The caller closes the stream. Raises:
+        StorageError if the shard can't be opened.
         """
         url = self.urls[number]
         if number not in self.copies and not storage.is_repeatable(url):
@@ -106,9 +112,9 @@ class InputsToCheck:
     def read(self, number: int) -> Iterator[ShardFinding | Rows]:
         """Yield the samples of input *number*, and findings about it, in order.
 
-        A missing input gives its finding, a table its rows, an input in `unsound` what `Walk` finds, any other what the
-        reader returns. Raises: StorageError if the input can't be read, or its server fails; TarFormatError if it is
-        not sound, but not in `unsound`.
+        A missing input gives its finding, a table the samples of its rows, an input in `unsound` the samples and
+        findings of `Walk`, any other the samples of the reader. Raises: StorageError if the input can't be read, or its
+        server fails; TarFormatError if it is not sound, but not in `unsound`.
         """
         if number in self.missing:
             yield self.missing[number]
@@ -144,8 +150,8 @@ class InputsToCheck:
     def compare_checksums(self, number: int) -> Iterator[ShardFinding]:
         """Yield findings about the checksum of shard *number*, or of its parts, once it has been read to its end.
 
-        None without a list of checksums, and for tables. An unsound shard is read once more for it. Raises:
-        StorageError.
+        There are none without a list of checksums, and for tables and missing inputs. An unsound shard is read once
+        more for its checksum. Raises: StorageError if that fails.
         """
         sums = self.reading.sums
         if sums is None or number in self.tables or number in self.missing:
@@ -163,10 +169,10 @@ class InputsToCheck:
                 yield ShardFinding("checksum-differs", -1, "", f"{name}{message}")
 
     def _walk(self, number: int) -> Iterator[ShardFinding | MemberGroup]:
-        """Yield the member groups of shard *number*, and findings about it; first one about its compressed data.
+        """Yield the member groups of shard *number*, and findings about it, first that of damaged compressed data.
 
-        Data that can be decompressed are copied to a scratch file. With `skip_special`, there are no findings about
-        special members.
+        Decompressed data, as far as they are sound, are copied to a scratch file. With `skip_special`, there are no
+        findings about special members.
         """
         reading, damage = self.reading, None
         with closing(self.stream(number, Account(lambda _: None))) as stream:
@@ -241,7 +247,7 @@ class CheckedShard:
 
     `summary`: counts of its samples, and findings; used only if `is_sound`.
     `is_sound`: True if the input is just samples and one end.
-    `missing`: the finding that the server does not have the shard.
+    `missing`: the finding that the server does not have the shard; None if it has.
     """
 
     __slots__ = ("is_sound", "missing", "number", "summary")
@@ -260,16 +266,16 @@ class Checking:
 
     *reader*: the library as which they are read, too, for findings and types of values; None for none.
 
-    The reader, in workers, checks what is sound: just samples and one end. Of any other shard nothing counts that the
-    reader has found; `walk` reads it again, in this process, once all others have been read. So findings and keys of a
-    shard are held until its end:
+    The reader, in workers, checks sound shards: just samples and one end. What it finds in any other shard is dropped;
+    `walk` reads that shard again, in this process, once all others have been read. So findings and keys of a shard are
+    held until its end:
 
         worker    part of a large shard -> CheckedShard, records of its keys
         parent    holds these; after the last part, adds them if all parts are sound, else notes the shard for `walk`
         parent    walks the shards noted so, then reads the tables
 
-    After `find_repeats`, *summary* has all findings. Holds: the findings in the shards that are being read, and 16 MiB
-    of the records of their keys; more are in an unnamed file.
+    Iterate `find_repeats` to its end: then `summary` has all findings, and `sizes` the sizes of the shards. Holds: the
+    findings in the shards that are being read, and 16 MiB of the records of their keys; more are in an unnamed file.
     """
 
     def __init__(
@@ -290,10 +296,11 @@ class Checking:
         self._numbers = {url: number for number, url in enumerate(shards.urls)}
 
     def find_repeats(self, sort: Callable[[Iterator[bytes]], Iterator[bytes]]) -> Iterator[Repeated]:
-        """Read all samples; yield groups of samples that share a key, each with the verdicts on its samples.
+        """Read all samples; yield (group, verdicts) for each group of samples that share a key.
 
-        Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the
-        first. `sort(records)`: sorts any number of records. At the end `summary` has all findings.
+        A sample is (input number, byte, key, fields). Verdicts: (code of the finding, 0 for a part of the first sample
+        or 1 for another sample) for each but the first. `sort(records)`: sorts any number of records. At the end
+        `summary` has all findings.
         Raises: StorageError if a server fails, or none of the inputs is there.
         """
         records = sort(self._records())
@@ -380,6 +387,7 @@ class Checking:
     def _check(self, number: int, batches: Iterator[Batch], blocks: Spool, *, is_cut: bool = False) -> CheckedShard:
         """Check *batches*, input *number* or a part of it; return the findings, and add key records to *blocks*.
 
+        A shard that the server does not have is noted as `missing` in the result. The checksum is compared, too.
         `blocks`: gets packed blocks of records (see `unpack_block`), which take a third of the memory of records.
         `is_cut`: the part ends inside the shard. Damage is raised as TarFormatError then, since the cut may be wrong;
         otherwise it makes the shard unsound.

@@ -23,10 +23,11 @@ class Place(NamedTuple):
 
 
 class ShardFinding(NamedTuple):
-    """A finding about a shard or table, or about a place in it that is no sample.
+    """A finding about a shard or table, about a place in a shard between samples, or about a row of a table.
 
     `code`: its kind, a key of CODES; "" if it was reported before. `byte`: offset in the stream, -1 for none. `key`: of
-    the sample before it. `detail`: description. `rows`: number of table rows that can't be read because of it.
+    the last sample before the place in a shard, or of the table row; "" if there is none. `detail`: description, which
+    may be empty. `rows`: number of table rows that can't be read because of it.
     """
 
     code: str
@@ -260,7 +261,7 @@ for _kind in filter(lambda kind: kind.checks, PAYLOAD_KINDS):
 
 
 def is_harmless(code: str) -> bool:
-    """True if --fix writes samples with a finding of this *code*: it is a note, or its kind `is_saved`."""
+    """True if --fix writes samples with a finding of this *code*, a key of CODES: it is a note, or `is_saved`."""
     return CODES[code].weight == NOTE or CODES[code].is_saved
 
 

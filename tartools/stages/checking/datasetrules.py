@@ -72,7 +72,10 @@ def note_codecs(summary: Summary, inputs: InputsToCheck, reader: ReaderRules) ->
 
 
 def note_dataset(summary: Summary, inputs: InputsToCheck) -> DatasetCard:
-    """Add findings about the data set of all *inputs*, as datasets loads it, to *summary*; return the card for it."""
+    """Add findings about the data set of all *inputs*, as datasets loads it, to *summary*; return the card for it.
+
+    *summary*: of a check of all *inputs* by the rules of `READERS["hf"]`, which notes types and first samples.
+    """
     shards = repository_shards(inputs)
     readable = note_names(summary, shards)
     splits = splits_of([shard.path for shard in readable])
@@ -190,9 +193,10 @@ def file_patterns(keyword: str) -> list[re.Pattern[str]]:
 
 
 def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, Sequence[int]]) -> None:
-    """Add findings to *summary* about *shards* in no split or twice, split names that datasets refuses, and suffixes.
+    """Add findings to *summary* about *shards* in no split or twice, and split names that datasets refuses.
 
-    *splits*: indexes of *shards* by split.
+    Also for each split whose shards datasets reads as another format, such as JSON, because their names have that
+    suffix, too. *splits*: indexes of *shards* by split.
     """
     counts = Counter(index for indexes in splits.values() for index in indexes)
     for index, shard in enumerate(shards):
@@ -215,7 +219,8 @@ def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, 
 def named_splits(shards: Sequence[Shard], splits: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
     """Return split -> patterns of its *shards*. Each shard is in one split, and matches one pattern.
 
-    *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one is in a split of its name.
+    *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one is in a split named
+    after its file.
     """
     counts = Counter(index for indexes in splits.values() for index in indexes)
     paths: dict[str, list[str]] = {}
@@ -277,7 +282,10 @@ def note_values(summary: Summary, first: int) -> None:
 
 
 def note_later_samples(summary: Summary, columns: Mapping[str, ValueType]) -> None:
-    """Add findings to *summary* about samples with other fields, or other types of values, than *columns*."""
+    """Add findings to *summary* about samples with other fields, or other types of values, than *columns*.
+
+    *columns*: field -> type; values of a field whose type is UNKNOWN are not compared.
+    """
     for combination, tally in list(summary.combinations.items()):
         if combination and tally.count > 0:
             for name in combination.removeprefix(DOUBTFUL_PREFIX).split("/"):
@@ -296,7 +304,7 @@ def note_later_samples(summary: Summary, columns: Mapping[str, ValueType]) -> No
 def first_columns(summary: Summary, first: int, samples: Sequence[FirstSample]) -> dict[str, ValueType] | None:
     """Return field -> type that datasets takes from *samples*, the first of input *first*, which have equal fields.
 
-    None, and a finding in *summary*, if their types can't be merged.
+    The type is UNKNOWN if it is so in a sample. None, and a finding in *summary*, if their types can't be merged.
     """
     columns: dict[str, ValueType] = dict.fromkeys((name for name, _ in samples[0].types), "null")
     is_merged = True
@@ -313,7 +321,8 @@ def first_columns(summary: Summary, first: int, samples: Sequence[FirstSample]) 
 def ordered_types(summary: Summary, first: int) -> list[tuple[str, list[ValueType]]]:
     """Return (field, types of its values) of all samples; the fields of the first sample of input *first* come first.
 
-    The others follow, sorted by name.
+    The others follow, sorted by name. Fields without a type are left out. MIXED stands for all types after the first
+    1,000.
     """
     samples = summary.first_samples.get(first, [])
     names = [name for name, _ in samples[0].types] if samples else []

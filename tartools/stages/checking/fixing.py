@@ -36,7 +36,7 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
 
     `compared`: groups of samples with one key, and their verdicts, from `across.compare_keys`. Parts of one sample are
     to be joined; other samples repeat a key. The first sample of a group has a record only if parts are to be joined to
-    it.
+    it. Order: that of the groups; sort the records for `PendingSamples`.
     """
     for group, verdicts in compared:
         first = group[0][:2]
@@ -106,6 +106,7 @@ def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSu
 class Fix:
     """Writes the samples of *shards* that can be saved to *sinks*, in order; reports all other samples to *account*.
 
+    Call `run` once. `shards`: as a check has left them, which has found the missing and unsound ones.
     `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `expected`: fields that each
     sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
     twice.
@@ -175,7 +176,10 @@ class Fix:
                     self._save_or_report(sample, (number, byte), item, writer)
 
     def _omit(self, number: int, finding: ShardFinding) -> None:
-        """Report *finding*, about input *number*; count table rows that it makes unreadable as dropped."""
+        """Report *finding*, about input *number*; count table rows that it makes unreadable as read and dropped.
+
+        An archive behind the end of another one is not reported: its samples are written.
+        """
         self.account.samples_in += finding.rows
         self.account.dropped += finding.rows
         where, description = shown(self.shards.urls[number]), printable(finding.detail)

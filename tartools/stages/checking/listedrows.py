@@ -31,8 +31,9 @@ ROWS_IN_READ, REMOTE_ROWS_IN_READ = 1024, 256
 class TableRows:
     """Reads the samples that the table *url*, input *number* of the check, lists, and compares rows and shards.
 
+    `read` yields them; `place`, `urls` and `shards` are about the rows that it has read so far.
     `named_inputs`: identities (see `canonical_name`) of the inputs; samples in these are compared, but not yielded,
-    since they are checked there. `tmpdir`: folder of large members.
+    since they are checked there. `tmpdir`: folder of temporary files for large members; None: the system's.
     Holds: 12 bytes for each row, and the samples of up to 1,024 (ROWS_IN_READ), of remote shards 256
     (REMOTE_ROWS_IN_READ).
     """
@@ -62,7 +63,10 @@ class TableRows:
         return {name for url in self.urls if (name := canonical_name(url)) not in self._named_inputs}
 
     def place(self, row: int) -> tuple[str, int]:
-        """Return (shard URL, byte) of the sample that *row*, a number of a row that has been read, lists."""
+        """Return (shard URL, byte) of the sample that *row* lists, in the first set of shards if there are several.
+
+        *row*: number of a row that has been read.
+        """
         piece = bisect_right(self._firsts, row) - 1
         numbers, begins = self._places[piece]
         index = row - self._firsts[piece]
@@ -71,8 +75,8 @@ class TableRows:
     def read(self) -> Iterator[ShardFinding | Rows]:
         """Yield the samples that the table lists, and findings about rows and shards, in order.
 
-        A finding about a whole shard that was reported before has the code "". Raises: StorageError if the table can't
-        be opened, or a server fails.
+        Samples in named inputs, and those of rows with a finding, are left out. A finding about a whole shard that was
+        reported before has the code "". Raises: StorageError if the table can't be opened, or a server fails.
         """
         self._firsts, self._places, self._shard_codes, self._reported = [], [], {}, set()
         first = 0
@@ -125,7 +129,10 @@ class TableRows:
                         yield from self._samples(part.part(low, min(low + max_rows, end)))
 
     def _finding_of_shard(self, number: int, code: str, samples: int) -> ShardFinding:
-        """Return the finding *code* about shard *number*, which concerns *samples*; without code if it was reported."""
+        """Return the finding *code* about shard *number*; its code is "" if it was reported before.
+
+        *samples*: number of rows whose samples can't be read because of it.
+        """
         is_repeated = number in self._reported
         self._reported.add(number)
         return ShardFinding(
@@ -169,9 +176,10 @@ class TableRows:
             row += len(batch)
 
     def _read_set(self, number: int, piece: Extents) -> list[Batch]:
-        """Return the parts in set *number* of shards of the samples of the rows *piece*, in batches.
+        """Return the members in set *number* (from 1) of shards, for the rows *piece*, in batches.
 
-        Raises: RowError if they, or their members, lie elsewhere than the rows say.
+        Rows without a member in this set are left out. Raises: RowError if samples or members lie elsewhere than the
+        rows say; TarFormatError for a damaged shard.
         """
         import numpy as np
 
@@ -235,7 +243,8 @@ class TableRows:
 def _joined_samples(batches_by_set: Sequence[list[Batch]], piece: Extents) -> Iterator[Sample]:
     """Yield the samples of the rows *piece*, each with its members in all sets.
 
-    *batches_by_set* has the members of each set.
+    *batches_by_set*: for each set the batches of `TableRows._read_set`, in which rows without a member in it are
+    absent.
     """
     iterators = [itertools.chain.from_iterable(batches) for batches in batches_by_set]
     present = [(set_extents.ends > 0).tolist() for set_extents in piece.sets]

@@ -61,7 +61,11 @@ Decoder = Callable[[bytes], Any]  # returns the type of a payload; raises an exc
 
 
 class FirstSample(NamedTuple):
-    """One of the first samples of a shard: place, key, and the type of each field, in the order of the archive."""
+    """One of the first samples of an input.
+
+    `byte`: its offset in the shard, or its table row. `key`: its key. `types`: (field, type of the value), in the order
+    of the archive; the type is UNKNOWN if the value can't be decoded, or is not decoded here.
+    """
 
     byte: int
     key: str
@@ -72,8 +76,9 @@ class FirstSample(NamedTuple):
 class ReaderRules:
     """A library that reads shards.
 
-    `decoders`: suffix -> function that returns the type of a payload, or raises an exception. `codecs`: suffixes of
-    fields that are decompressed. `skips`: matches paths of members that are skipped, though they have a field.
+    `name`: of the library, for messages. `decoders`: suffix -> function that returns the type of a payload, or raises
+    an exception. `codecs`: suffixes of fields that are decompressed. `skips`: matches paths of members that are
+    skipped, though they have a field.
     `plain_types`: suffix -> type of fields without a decoder; other suffixes are "binary". Empty if values need not
     have the same type in all samples.
     """
@@ -109,7 +114,11 @@ def text_type(payload: bytes) -> ValueType:
 
 
 def arrow_json_type(payload: bytes) -> ValueType:
-    """Return the type of *payload*, JSON, as a column of Arrow. Raises: ValueError if it is not JSON, or too deep."""
+    """Return the type of *payload*, JSON, as a column of Arrow.
+
+    Raises: ValueError if it is not JSON, nested over 62 levels deep (MAX_ARROW_DEPTH), or has an integer of more than
+    64 bits.
+    """
     try:
         kind = type_of_value(parse_json(payload))
     except RecursionError:
@@ -120,7 +129,7 @@ def arrow_json_type(payload: bytes) -> ValueType:
 
 
 def _depth(kind: ValueType) -> int:
-    """Return the number of lists and objects around the innermost value of *kind*."""
+    """Return how deep *kind* is nested: the most lists and objects around a value in it; 0 for a plain type."""
     if isinstance(kind, ListType):
         return 1 + _depth(kind.element)
     if isinstance(kind, StructType):
@@ -167,7 +176,10 @@ def read_npz(payload: bytes) -> dict[str, Any]:
 
 
 def type_of_array(array: Any) -> ValueType:
-    """Return the type of *array*, of numpy, as a column of Arrow. Raises: ValueError if Arrow does not have it."""
+    """Return the type of *array*, of numpy, as a column of Arrow: one `ListType` inside another for each dimension.
+
+    Raises: ValueError if Arrow does not have the type.
+    """
     dtype = array.dtype
     kind: ValueType = {"b": "bool", "U": "string", "S": "binary"}.get(dtype.kind, dtype.name)
     if (kind == dtype.name and kind not in NUMPY_NUMBERS) or (array.ndim and not dtype.isnative):
@@ -220,7 +232,8 @@ def check_combination(
     """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*, with their types.
 
     *begins*: for each sample its byte in the shard, in a table its row. *reader*: the library whose rules are checked;
-    types are added only if it has one type for each field.
+    types, and the first samples of the input, are added only if it has one type for each field. Raises: StorageError if
+    a payload can't be read.
     """
 
     def place(number: int, detail: str) -> Place:
@@ -266,7 +279,8 @@ def types_of_column(
 ) -> list[ValueType | None]:
     """Return the type of each payload of *column*; None, and a finding in *summary*, if *reader* can't decode it.
 
-    `place(number, detail)`: returns the place of a finding about sample *number* of the column.
+    UNKNOWN for payloads decoded by a reader that has no types. `place(number, detail)`: returns the place of a finding
+    about sample *number* of the column. Raises: StorageError if a payload can't be read.
     """
     decoder, is_packed = reader.decoder(column.name)
     if decoder is None and not is_packed:
@@ -293,9 +307,10 @@ def add_types(
     place: Callable[[int, str], Place],
     summary: Summary,
 ) -> None:
-    """Add the *types* of field *name*, one for each sample, to *summary*; samples in *skipped* do not count.
+    """Add the *types* of field *name*, one for each sample, to *summary*; None does not count.
 
-    `place(number, detail)`: returns the place of a sample.
+    *skipped*: indexes of samples that do not count, either. `place(number, detail)`: returns the place of sample
+    *number*.
     """
     numbers: dict[ValueType, list[int]] = {}
     for number, kind in enumerate(types):

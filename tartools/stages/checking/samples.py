@@ -88,10 +88,11 @@ def empty_summary() -> Summary:
 
 
 def check_samples(rows: Rows, summary: Summary, decode: bool) -> list[bytes]:
-    """Add findings about the samples *rows* to *summary*; return a key record of each that has fields.
+    """Add the samples *rows*, and findings about them, to *summary*; return the key records of those that have fields.
 
-    A key record is bytes that sort by key and place: see `key_records`. Checks keys, names of fields and first bytes of
-    payloads; with *decode*, payloads are decoded. Raises: StorageError if a payload can't be read.
+    Key records are bytes that sort by key and place, one or two a sample: see `key_records`. Checks keys, names of
+    fields, sizes and first bytes of payloads; with *decode*, payloads are decoded, too. If no sample has a complete
+    member, nothing is added. Raises: StorageError if a payload can't be read.
     """
     records: list[bytes] = []
     if not any(same.fields for same in rows.combinations):  # all members are cut
@@ -117,8 +118,9 @@ def check_group(
 ) -> Sequence[bytes]:
     """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
-    `begins`: for each sample of *group* its byte or table row. With *decode*, payloads are decoded; else first bytes
-    are checked. Members without a field get findings, but no records.
+    `begins`: for each sample of *group* its byte or table row. First bytes of payloads are checked; with *decode*,
+    payloads are decoded, too. Members without a field get findings, but no records. Raises: StorageError if a payload
+    can't be read.
     """
     count = len(group.keys)
 
@@ -148,8 +150,8 @@ def check_group(
 def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode: bool) -> None:
     """Add sizes of the payloads of the field *column*, and findings about them, to *summary*.
 
-    `place(number, detail)`: returns the place of a finding about sample *number* of the column. With *decode*, payloads
-    are decoded.
+    `place(number, detail)`: returns the place of a finding about sample *number* of the column. First bytes are
+    checked; with *decode*, payloads are decoded, too. Raises: StorageError if a payload can't be read.
     """
     field, sizes = column.name, column.sizes
     summary.add_field(field, summarize_sizes(field, sizes, place, summary))
@@ -176,9 +178,9 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
 
 
 def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int, str, str]]:
-    """Decode the payloads of members *column* of *field*; yield (number, code, reason) for each finding.
+    """Decode the payloads of *column*, members of *field*; yield (index in *column*, code, reason) for each finding.
 
-    The code is "" for a payload that is too large to decode.
+    The code is "" for a payload that is too large to decode. Empty payloads give no finding.
     """
     for number, member in enumerate(map(Member._make, column)):
         if member.size:
@@ -224,8 +226,8 @@ def find_suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
 def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
     """Return a summary of the payload *sizes* of *field*, with the places of the smallest and largest of them.
 
-    Only those that are more extreme than the 20 in *summary* (MAX_EXTREMES) are listed. `place(number, detail)`:
-    returns the place of payload *number*.
+    It counts sizes only, no samples or members. Only payloads that are more extreme than the 20 in *summary*
+    (MAX_EXTREMES) are listed. `place(number, detail)`: returns the place of payload *number*.
     """
     # a place is made only for sizes more extreme than the 20 listed so far: for most batches there is none
     distribution = Distribution.of(sizes)
@@ -244,9 +246,10 @@ def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: S
 
 
 def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
-    """Return (code, detail) for each finding about *sample* alone for which --fix leaves it out.
+    """Return (code, detail) of the findings about *sample* alone for which --fix leaves it out; [] if there are none.
 
-    With *decode*, payloads are decoded for that.
+    Each code comes once, with the detail of its first finding. With *decode*, payloads are decoded, too. Raises:
+    StorageError if a payload can't be read.
     """
     summary = empty_summary()
     check_samples(rows_of_samples([sample], 0, [0]), summary, decode)

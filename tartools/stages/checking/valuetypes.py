@@ -108,7 +108,8 @@ def conflict(first: ValueType, second: ValueType, path: str = "") -> str:
     """Return the first conflict of two types that Arrow does not merge, as text; "" if it merges them.
 
     It merges *first* and *second* if they are equal, one is null, or both are lists or objects whose common names have
-    types that it merges. *path*: the name of the value, such as "json.a".
+    types that it merges; MIXED it never merges, nor a type that has MIXED inside. *path*: the name of the value, such
+    as "json.a".
 
     >>> conflict(StructType((("a", "int64"),)), StructType((("a", "float64"), ("b", "bool"))), "json")
     'json.a: int64 and float64'

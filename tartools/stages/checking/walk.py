@@ -79,7 +79,10 @@ class Walk:
         return os.pread(self.file.fileno(), count, position)
 
     def __iter__(self) -> Iterator[ShardFinding | MemberGroup]:
-        """Yield groups of members, and a `ShardFinding` for each damage, in order. May be called once."""
+        """Yield groups of members in order, and between them findings: damage, special members, a missing end.
+
+        May be called once.
+        """
         while self.position < self.size:
             block = self.read(BLOCK, self.position)
             if not block.strip(b"\0") and (len(block) == BLOCK or self.after_end):
@@ -108,7 +111,10 @@ class Walk:
         yield from self.end_file()
 
     def end_file(self) -> Iterator[ShardFinding | MemberGroup]:
-        """Yield the findings about the end of the file, then the open group: doubtful if the end is missing."""
+        """Yield the findings about the end of the file, then the open group.
+
+        If the end of the archive is missing, the group is doubtful, unless `lax`.
+        """
         if not self.after_end and self.position <= self.size:
             if self.size == 0 and self.complete:
                 yield self.make_finding("empty-shard", "")
@@ -119,7 +125,11 @@ class Walk:
         yield from self.close_group()
 
     def add_member(self, header: FullHeader) -> Iterator[ShardFinding | MemberGroup]:
-        """Add the member of *header* to its group; yield the group that it ends, and findings about the member."""
+        """Add the member of *header* to its group; yield the group that it ends, and findings about the member.
+
+        Moves `position` behind the member. A special member gives a finding only, and ends no group; a member whose
+        payload is truncated gives a finding and a name in `lost`, and ends the walk.
+        """
         start = self.position
         if self.after_end:
             yield self.make_finding("archive-after-end", "")
@@ -159,7 +169,7 @@ class Walk:
         self.position = start + header.end
 
     def end_truncated(self, part: str) -> Iterator[ShardFinding | MemberGroup]:
-        """Yield the finding that the file ends inside *part*, in words, then the open group; end the walk.
+        """Yield the finding that the file ends inside *part*, in words, then the open group, doubtful; end the walk.
 
         Behind an end of archive, the finding is that bytes were passed over; there is none if not `complete`.
         """
@@ -175,7 +185,7 @@ class Walk:
     def skip_damage(self, error: TarFormatError) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the finding for *error*, of the header at `position`, and move to the next header, or to the end.
 
-        The open group becomes doubtful.
+        The open group becomes doubtful; if no header follows, it is yielded.
         """
         next_offset = self.next_header()
         block = self.read(BLOCK, self.position)
@@ -259,6 +269,9 @@ class Walk:
             self.group = None
 
     def make_finding(self, code: str, detail: str) -> ShardFinding:
-        """Return a finding with *code* and description *detail* at `position`, with the key of the last group."""
+        """Return a finding with *code* and description *detail* at `position`.
+
+        Its key is that of the open group, or else of the group that ended last; "" if there was none.
+        """
         key = self.group.key if self.group is not None else self.last_key
         return ShardFinding(code, self.position, decode_name(key), detail)

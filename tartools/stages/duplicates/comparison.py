@@ -56,7 +56,7 @@ class Comparison(NamedTuple):
         A content is a digest of 16 bytes and the sample's size in 8, or hash, colours and sides of a picture
         (CONTENT_RECORD). It comes from table columns where they exist, else from the samples.
         Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError if values in table
-        columns are no digests, hashes or colours.
+        columns are no digests, hashes or colours, or, unless *lenient*, one is missing that the sample has.
         """
         columns = batch.columns
         contents = self._column_contents(columns) if columns is not None and self.columns else None
@@ -197,8 +197,9 @@ class DedupSide:
         self.samples = self.uncompared = 0
 
     def contents(self, comparison: Comparison, account: Account) -> Iterator[bytes]:
-        """Yield the packed content of each sample that *comparison* compares; b"" without one. Takes the snapshot.
+        """Yield the packed content of each sample for *comparison*; b"" for a sample without one.
 
+        Takes the snapshot of `run` first, so that it can be read again.
         A content is a digest and the sample's size, or hash, colours and sides of a picture: see `Comparison.contents`.
         Adds shards and keys to `names`, if set; counts `samples` and `uncompared`. `account`: shows the progress, and
         gets the number of omissions in samples that are only compared with; the samples of the input are reported when
@@ -252,8 +253,9 @@ def find_duplicates(
 ) -> Iterator[bytes]:
     """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position.
 
-    `sides`: those only compared with, then the input. `comparison`: says which samples are duplicates. `sort(records)`:
-    sorts any number of records. `account`: shows the progress, and gets the omissions in the sides only compared with.
+    `sides`: perhaps the side that is only compared with, then the input. `comparison`: says which samples are
+    duplicates. `sort(records)`: sorts any number of records. `account`: shows the progress, and gets the omissions in
+    the sides only compared with.
     """
     if comparison.near is None:
         side_records = (
@@ -268,9 +270,9 @@ def find_duplicates(
 
 
 def digest_samples(batch: Batch) -> list[bytes]:
-    """Return a digest (16 bytes) of each sample of *batch*: of names and payloads of its fields, in any order.
+    """Return a digest (16 bytes) of each sample of *batch*: of the names and payloads of its fields.
 
-    The key is not part of it.
+    Neither the key nor the order of the members makes a difference.
     """
     digests = [b""] * len(batch)
     for same in batch.combinations():
@@ -342,8 +344,8 @@ def name_pairs(
 ) -> Iterator[tuple[Pair, bytes, bytes]]:
     """Yield (pair, name of the sample that is left out, name of the kept one) for each of *pairs*, in order.
 
-    `pairs`: packed, sorted. `names`: for each side the names of all its samples, in order: shard, NUL, key. Holds: the
-    memory of *sort*.
+    `pairs`: packed, sorted. `names[side]`: the names of all samples of a side, in order: shard, NUL, key.
+    `sort(records)`: sorts any number of records. Holds: the memory of *sort*.
     """
     # names are spools that can only be read in order: so pairs are sorted by the kept sample, to take its name in one
     # pass, then by the sample that is left out
@@ -357,8 +359,8 @@ def name_pairs(
 def _add_kept_names(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield packed pairs, each with the name of the kept sample behind it, in the order of *by_kept*.
 
-    `by_kept`: packed pairs with a KEPT_PREFIX (side and position of the kept sample), sorted. *names*: for each side
-    the names of all its samples, in order: shard, NUL, key.
+    `by_kept`: packed pairs with a KEPT_PREFIX (side and position of the kept sample), sorted. `names[side]`: the names
+    of all samples of a side, in order: shard, NUL, key.
     """
     for side, side_records in groupby(by_kept, itemgetter(0)):
         places = enumerate(names[side])
@@ -371,7 +373,7 @@ def _add_kept_names(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) 
 def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: str, force: bool, sort: Sort) -> None:
     """Write a table of *pairs*, packed and sorted, to *url* as TSV: keys and shards of both samples, and distance.
 
-    `names`: for each side the names of all its samples, in order: shard, NUL, key. `force`: replace an existing file.
+    `names[side]`: the names of all samples of a side, in order: shard, NUL, key. `force`: replace an existing file.
     `sort(records)`: sorts any number of records.
     """
     with storage.open_sink(url, force) as sink:

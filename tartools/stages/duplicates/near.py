@@ -51,7 +51,7 @@ class PictureHashes(NamedTuple):
     shapes: Any
 
     def sums(self, numbers: Any) -> Any:
-        """Return the sum of the 48 colour values of each picture in *numbers*: arrays of int64.
+        """Return the sum of the 48 colour values of each picture: an array of int64; *numbers*: array of their numbers.
 
         Near pictures have similar sums.
         """
@@ -124,7 +124,8 @@ def count_bits(numbers: Any) -> Any:
 def find_first_near(pictures: PictureHashes, fixed: int, distance: int) -> Any:
     """Return an array with the index of the first kept picture that is near, for each picture; -1: it is kept itself.
 
-    *pictures* are in order of preference. The first *fixed* are kept in any case, and not compared with each other.
+    *pictures* are in order of preference. The first *fixed* are kept in any case, and not compared with each other:
+    their items are -1.
     `distance`: bits in which hashes may differ.
     Holds: some 80 bytes per picture, and 100 MB. Time: grows with the pairs of kept pictures that have a band alike;
     equal pictures count once.

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 
 class Filter:
-    """Tests samples against all given conditions. Batches are to come in input order: samples are counted.
+    """Chooses the samples that meet all given conditions: `flags` and `flags_of_keys` return a flag for each sample.
 
-    `keys`: the key is among these. `numbers`: for each (function, range), the function's number for the key is in the
-    range; with `group`, the number for the value of that column. `words`: of each tuple of alternatives, the sample has
-    a field. `expression`: is true for the sample; one on which it fails is an error, or, with `lenient`, does not meet
-    it.
+    Pass the whole input, in order: the filter numbers the samples for the expression, and counts them for `warn`.
+
+    `keys`: the key is among these; None: any key. `numbers`: for each (function, range), the function's number for the
+    key is in the range; with `group`, the number for the value of that column, as bytes. `words`: of each tuple of
+    alternatives, the sample has a field. `expression`: is true for the sample; one on which it fails is an error, or,
+    with `lenient`, does not meet it; None: no such condition.
     `invert`: choose the samples that fail a condition. `verbatim`: for names of fields case matters, and final newlines
     of values stay.
     """
@@ -126,7 +128,10 @@ class Filter:
         return self._invert_and_count(flags)
 
     def _clear_flags_of_groups(self, batch: Batch, flags: list[bool], group: Column) -> None:
-        """Set *flags* to False, in place, for samples whose value of *group* has a number out of range."""
+        """Set *flags* to False, in place, for samples whose value of *group* has a number out of range.
+
+        Values are read only of samples whose flag is True. Raises: SampleError for one without a value.
+        """
         chosen = [number for number, flag in enumerate(flags) if flag]
         values = shares.values_of(batch, group, chosen, verbatim=self._verbatim)
         for number, value in zip(chosen, map(shares.bytes_of_value, values), strict=True):
@@ -172,7 +177,11 @@ class Filter:
         return is_present
 
     def warn(self, account: Account) -> None:
-        """At the end: warn in *account* if no sample was chosen, and of keys and fields that no sample had."""
+        """Warn in *account*, once all samples have been tested, if none was chosen, or none had some key or field.
+
+        Fields are not mentioned if columns of a table had the answers for all samples; fields of the expression only
+        with `lenient`.
+        """
         messages = []
         if self._absent_keys:
             absent = min(self._absent_keys)

@@ -48,7 +48,7 @@ class LimitError(Exception):
 
 
 class Evaluator:
-    """Evaluates syntax trees of expressions, within limits of steps, sizes and time.
+    """Evaluates syntax trees of expressions, within limits of steps, sizes and time, by `evaluate`.
 
     `value_of(name)`: returns the value of a name that no loop of the expression defines.
     `functions`: those that expressions may call besides int, float, str, len, abs, min, max, round and match; they
@@ -347,9 +347,9 @@ def _require_short(value: Any) -> Any:
 
 
 def _unpack(names: list[Any], value: Any) -> dict[str, Any]:
-    """Return name -> item for the items of *value*, which as many *names* of a loop stand for.
+    """Return name -> item of *value*, a text or list, for the loop variables *names*, which are `ast.Name` nodes.
 
-    Raises: ValueError if their numbers differ.
+    Raises: ValueError if *value* has another number of items, or is neither text nor list.
     """
     if not isinstance(value, (str, list, tuple)) or len(value) != len(names):
         raise ValueError(f"a loop has {several(len(names), 'name')} for {_type_words(value)}")

@@ -106,7 +106,7 @@ class Expression:
         sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value; not if
         it exceeds a limit, which may depend on the machine: that is an ExcessError.
 
-        Raises: SampleError, naming the sample, if it fails; the errors of *read*.
+        Raises: SampleError, naming the sample, if it fails or, without *lenient*, lacks a value; the errors of *read*.
         """
         try:
             return self._evaluate(read, index, answers, lenient)
@@ -199,7 +199,7 @@ class Expression:
     def _record_presence(self, name: str, is_present: bool) -> None:
         """Record in `unseen` and `fields_seen` that the current sample had *name*, if *is_present*, or not.
 
-        Not if names are computed: there may be many.
+        Not if names are computed: there may be many; nor that it lacks *name*, if a table gave answers for it.
         """
         if name not in self._names_present and self.questions is not None:
             if is_present:

@@ -44,10 +44,10 @@ def join_batches(batches: Iterable[Batch], find: Find, how: FieldAddition, accou
     """Yield the samples of *batches*, in order, with the fields added that *find* has for their keys.
 
     `find(keys)`: returns a value for each key, in the form that `how.members` takes; None for a key without a partner.
-    Samples without a partner are passed on if `how.keep_unmatched`, else left out, and counted so in *account*.
-    Holds: two batches, 16 MiB of values (MAX_ADDED_BYTES), and those of 128 samples more (SAMPLES_IN_LOOKUP). Raises:
-    SampleError, naming the sample, for a field in both inputs if `how.prefer` is None, for a field twice in B, and for
-    a member without a field; the errors of *find*.
+    Samples without a partner are passed on if `how.keep_unmatched`, else left out, and counted so in *account*; nothing
+    else is counted. Holds: two batches, 16 MiB of values (MAX_ADDED_BYTES), and those of 128 samples more
+    (SAMPLES_IN_LOOKUP). Raises: SampleError, naming the sample, for a field in both inputs if `how.prefer` is None, for
+    a field twice in B, and for a member without a field; the errors of *find*.
     """
     for batch in batches:
         values = _find_values(find, batch.keys)
@@ -132,7 +132,8 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: FieldAddi
 def add_members(sample: Sample, new: Sequence[Member], how: FieldAddition) -> Sample:
     """Return *sample* with the members *new* appended; of a field that *sample* and *new* have, only one is kept.
 
-    `how.prefer` chooses: "a" keeps the member of *sample*; "b" puts the new member in its place.
+    Names of fields are compared by `how.fold`. `how.prefer` chooses: "a" keeps the member of *sample*; "b" puts the new
+    member in its place.
 
     Raises: SampleError for such a field if `how.prefer` is None, for a field twice in *new*, and for a member without a
     field.

@@ -66,8 +66,8 @@ def join_tables(
 ) -> PartnerFinder:
     """Write the table *output*: samples *a*, URLs of shards and tables, joined with *second*, B, by key.
 
-    Return the finder, which counted partners. Shards of A and B are indexed first. Holds: *memory* bytes for the index
-    of B, and 8 bytes a sample of A.
+    Return the finder, which counted partners. Shards of A and B are indexed first. If *second* has samples, its
+    `chosen` fields replace `how.is_chosen`. Holds: *memory* bytes for the index of B, and 8 bytes a sample of A.
     Raises: UsageError for choices of members that a table can't list, and for a column of values in A and B;
     SampleError if no sample of B has a chosen field, for a key twice in B, and for a row without a key; the errors of
     reading A and B.
@@ -93,7 +93,7 @@ def join_tables(
 
 
 def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
-    """Return a function: True for a field of B that is *chosen*; None if all are.
+    """Return a function of a field's name: True if the field of B is *chosen*; return None if all fields are.
 
     Raises: UsageError if a field gets a new name or has alternatives: a table lists members as they are.
     """
@@ -258,11 +258,11 @@ class JoinedRows:
     def batches(self, find: Find, account: Account) -> Iterator[RowBatch]:
         """Yield the joined rows in the order of A.
 
-        `find(keys)`: returns for each of *keys*, keys of A, the packed number of the row of B, or None. Samples of A
-        without a partner are counted in *account* as left out, unless they are kept. Warns if samples of B are in
-        another order than those of A.
-        Holds: 8 bytes a row of A, and blocks of rows of B. Raises: SampleError for a sample with one field in A and in
-        B.
+        `find(keys)`: returns for each of *keys*, keys of A, the packed number of the row of B, or None. Rows of A are
+        counted in *account* as read, and those without a partner as left out, unless they are kept. Warns if samples of
+        B are in another order than those of A.
+        Holds: 8 bytes a row of A, and blocks of rows of B. Raises: SampleError for a row of A without a key, a sample
+        with one field in A and in B, and chosen members of B that are not adjacent.
         """
         import numpy as np
 

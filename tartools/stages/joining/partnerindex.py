@@ -35,7 +35,8 @@ SAMPLE_OVERHEAD_BYTES = (
 def index_partners(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
     """Read the second input (B); return an index of it: in memory if it fits into *memory* bytes, else in *tmpdir*.
 
-    `batches`: (keys, values) of adjacent samples. Raises: SampleError if a key is there twice; the errors of *batches*.
+    `batches`: (keys, values) of adjacent samples; a value is bytes. Raises: SampleError if a key is there twice; the
+    errors of *batches*.
     """
     numbers: dict[bytes, int] = {}
     stored_values: list[bytes] = []
@@ -70,7 +71,7 @@ class PartnersInMemory:
         self._marks = bytearray(len(values))
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the value in B, or None, for each of *keys*; mark these keys as used, for `unused_count`."""
+        """Return the value in B, or None, for each of *keys*; mark their samples in B as used, for `unused_count`."""
         numbers = list(map(self._numbers.get, keys))
         marks, values = self._marks, self._values
         for number in numbers:
@@ -123,7 +124,7 @@ class PartnersOnDisk:
         self.example = self._firsts[0] if self._firsts else None
 
     def find(self, keys: Sequence[bytes]) -> Sequence[Any]:
-        """Return the value in B, or None, for each of *keys*; mark these keys as used, for `unused_count`."""
+        """Return the value in B, or None, for each of *keys*; mark their samples in B as used, for `unused_count`."""
         return [self._value(key) for key in keys]
 
     def has(self, key: bytes) -> bool:
@@ -143,7 +144,7 @@ class PartnersOnDisk:
     def _write(self, records: Iterator[bytes]) -> None:
         """Write sorted *records* in blocks of at most 1,000, so few that their places fit into a quarter of the memory.
 
-        Raises: SampleError if a key is there twice.
+        Fills the first keys and places of the blocks. Raises: SampleError if a key is there twice.
         """
         first = list(islice(records, 1))  # now all are counted
         max_records = min(

@@ -49,7 +49,8 @@ class RowOptions(NamedTuple):
 class PartnerFinder:
     """Finds samples of the second input by keys of the first, in the index *partners*, and counts missing partners.
 
-    *second*: the second input, which makes members of the values that `find` returns.
+    *second*: the second input, which makes members of the values that `find` returns. Join by `find`, pass the joined
+    samples through `check_after`, then call `report_unmatched`.
     """
 
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
@@ -98,8 +99,9 @@ class PartnerFinder:
     def report_unmatched(self, account: Account, left_out: bool) -> None:
         """Warn in *account*, after the join, of samples of the first (A) and second input (B) without a partner.
 
-        Those of A only if they were *left_out* of the output. Warns, too, if B has a key of A in another Unicode form.
-        If no sample of A had a partner, that is an omission if they were *left_out*, else a warning.
+        Samples of A are mentioned only if they were *left_out* of the output. Warns, too, if B has a key of A in
+        another Unicode form. If no sample of A had a partner, that is an omission if they were *left_out*, else a
+        warning, unless B is empty.
         """
         lost, unmatched = self._unmatched_count if left_out else 0, self._partners.unused_count
         parts = []
@@ -144,8 +146,10 @@ def read_second(
 ) -> PartnerFinder:
     """Read the second input (B) of tarjoin from *urls*; return the finder of its samples by key.
 
-    `rows`: options for B as files of rows. `chosen`: its columns or fields to add. `account`: gets warnings, no counts.
-    Holds: *memory* bytes. Raises: SampleError if a key is in B twice; the errors of reading B.
+    `rows`: options for B as files of rows. `chosen`: its columns or fields to add. `account`: gets warnings and
+    omissions, no other counts.
+    Holds: *memory* bytes. Raises: SampleError if a key is in B twice; UsageError if *urls* has both shards and rows, or
+    shards with options for rows; the errors of reading B.
     """
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
@@ -168,7 +172,7 @@ def check_no_rows(urls: Sequence[str]) -> None:
 def row_format_of(url: str) -> str | None:
     """Return the format of rows that the name *url* shows: tsv, csv or jsonl; None for any other name, or a command.
 
-    A suffix of a compression, as in `rows.csv.gz`, is ignored.
+    A suffix of a compression, as in `rows.csv.gz`, is ignored; `.ndjson` is jsonl, too.
     """
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
     return ROW_FORMATS.get(split_packed(name)[0].rpartition(".")[2])
@@ -218,6 +222,9 @@ class SecondRows:
 
     *urls*, *forms*: the files, and the format of each: "tsv", "csv", "jsonl" or "parquet". *rows*: where their keys
     are. *chosen*: the columns that become fields. *account*: counts bytes and files.
+    `files`: (URL, format) of each. `format`: how rows become fields.
+
+    Read all of `batches` first, then call `members` for each value to add.
     """
 
     def __init__(
@@ -229,7 +236,11 @@ class SecondRows:
         self.format = RowFormat(rows.key, chosen, len(urls) == 1, rows.dots)
 
     def batches(self) -> Pairs:
-        """Yield (keys, values) of adjacent rows: values are payloads of the `single` field, else packed fields."""
+        """Yield (keys, values) of adjacent rows of all files.
+
+        Values are for `members`: payloads of the only field, if `single` returns its name, else packed fields. Raises:
+        the errors of reading rows, such as SampleError for a file without the column of keys.
+        """
         for url, form in self.files:
             yield from self.read(url, form)
             self._account.shards_done += 1
@@ -255,7 +266,10 @@ class SecondRows:
             self._account.check()
 
     def single(self) -> bytes | None:
-        """Return the name of the only field to add, if values of `batches` are its payloads; else None."""
+        """Return the name of the only field to add, if values of `batches` are its payloads; else None.
+
+        It is set once the first values have been read.
+        """
         return self.format.single
 
     def members(self, key: bytes, packed: bytes) -> list[Member]:
@@ -271,7 +285,9 @@ class SecondRows:
 class SecondShards:
     """Reads the second input (B) as shards and tables of samples, *urls*; *chosen*: the fields to add.
 
-    Samples that are not in plain local files are copied to one scratch file. *account*: counts samples and bytes read.
+    Read all of `batches` first, call `members` for each value to add, and `check` after the join. Samples that are not
+    in plain local files are copied to one scratch file. *account*: counts samples and bytes read. *reading*: how shards
+    are read.
     """
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:

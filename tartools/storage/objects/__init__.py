@@ -34,9 +34,10 @@ def store_of(url: str) -> Store:
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*, the same one for the same `Url`. Requests nothing.
+    """Return the object *url*, the same one for the same `Url`, read through the cache of `TARTOOLS_CACHE` if set.
 
-    Raises: UsageError if *url* does not name an object.
+    Requests nothing. Raises: UsageError if *url* does not name an object, or for an invalid `TARTOOLS_CACHE`;
+    StorageError for a scheme that can't be read.
     """
     url = Url(url)
     if url.store_object is None:
@@ -64,12 +65,15 @@ def open_write(url: str, force: bool) -> OutputStream:
 
 
 def remove(url: str) -> None:
-    """Remove the object *url*. Raises: StorageError, also if nothing can be removed in its store."""
+    """Remove the object *url*, if it exists. Raises: StorageError, also if nothing can be removed in its store."""
     call_with_retries(object_at(url).remove, url)
 
 
 def exists(url: str) -> bool:
-    """True if the object *url* exists; False without permission to look: then the store refuses the write."""
+    """True if the object *url* exists; False without permission to look: then the store refuses the write.
+
+    Raises: StorageError after the last attempt, or if the server can't tell.
+    """
     try:
         return call_with_retries(object_at(url).head, url) is not None
     except NoPermissionError:
@@ -104,11 +108,13 @@ def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
 
 
 def _receive(part: Range, url: str, version: str, changed_message: str, from_listing: bool) -> None:
-    """Receive the bytes of *part*, of the object *url* at this *version*.
+    """Receive the bytes of *part* from the object *url* at this *version*, into its buffer or its `chunks`.
 
-    *version*: the size in bytes, a blank, and the ETag or generation. *changed_message*: of the error if the object has
-    another version now. *from_listing*: the version comes from a listing, so that a response without a version counts
-    as the same. Raises: StorageError after the last attempt, or for another version.
+    *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
+    compared. *changed_message*: of the error if the object has another version now. *from_listing*: the version comes
+    from a listing, so that a response without a version counts as the same.
+
+    Raises: StorageError after the last attempt, or for another version.
     """
     size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(

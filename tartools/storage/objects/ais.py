@@ -72,7 +72,7 @@ def _parse_url(url: str) -> _Location:
 def _trusted_certificates() -> Trust:
     """Return the certificates to trust: the file `AIS_CLIENT_CA`, or True for the usual ones.
 
-    False, to check none, if `AIS_SKIP_VERIFY` says so.
+    False, to check none, if `AIS_SKIP_VERIFY_CRT`, or else `AIS_SKIP_VERIFY`, is one of `_TRUE`, such as "true" or "1".
     """
     skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
     return skip.lower() not in _TRUE and (os.environ.get("AIS_CLIENT_CA") or True)
@@ -105,7 +105,8 @@ def _request(
     """Make one request to *address*; return its response, whose status is one of *valid*.
 
     *url* and *verb* ("read", "write") are for messages. *pinned*: True if a version of the object was read before, so
-    that a missing object was deleted meanwhile. Raises: TransientError; StorageError.
+    that a missing object was deleted meanwhile. *options*: further arguments of `Client.request`.
+    Raises: TransientError; StorageError.
     """
     response = AIS_CLIENT.request(method, address, url, **options)
     if response.status not in valid:
@@ -132,10 +133,11 @@ def _send_action(
 
 
 def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
-    """Return the error that *response* reports (AIStore, cmn/err.go); its text is in the body, for a HEAD in a header.
+    """Return the error that *response* reports, and drain it; its text is in the body, for a HEAD in a header.
 
     *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
-    deleted meanwhile. The error is a TransientError if a retry may help, else a StorageError.
+    deleted meanwhile. The error is a TransientError if a retry may help, else a StorageError. Source: AIStore,
+    cmn/err.go.
     """
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
     response.drain()
@@ -177,6 +179,7 @@ class _AisObject:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the object.
 
         AIStore has no conditional reads: *version* is not sent; the caller compares it with the version of the reply.
+        That is "" if *version* is "" and the server tells only a checksum of the range.
         Raises: TransientError; StorageError.
         """
         headers = range_header(start, end)

@@ -100,7 +100,9 @@ def _account() -> AzureAccount:
 
 
 def _fields(connection_string: str) -> dict[str, str]:
-    """Return the fields of a connection string by their names in lower case. Raises: StorageError.
+    """Return the fields of a connection string by their names in lower case.
+
+    UseDevelopmentStorage=true gives the fields of the emulator. Raises: StorageError if a part is not NAME=VALUE.
 
     >>> _fields("AccountName=a;AccountKey=b==;")
     {'accountname': 'a', 'accountkey': 'b=='}

@@ -172,7 +172,7 @@ class Cache:
         return [folder for folder in glob(names) if not os.path.islink(folder)]
 
     def _measure(self) -> int:
-        """Return the size in bytes of all blocks on the disk."""
+        """Return the size in bytes of all blocks on the disk, with their checksums and unfinished blocks."""
         return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
     def _evict(self, size: int) -> int:
@@ -188,7 +188,10 @@ class Cache:
 
 
 def _read_description(folder: str) -> dict[str, Any] | None:
-    """Return url, version and size of the entry in *folder*; None if it is missing or damaged."""
+    """Return the description of the entry in *folder*; None if it is missing or not JSON.
+
+    Keys: "url", "version", and "size", the bytes of the object.
+    """
     with suppress(OSError, ValueError), open(os.path.join(folder, "object.json"), "rb") as file:
         entry: dict[str, Any] = json.load(file)
         return entry
@@ -196,7 +199,10 @@ def _read_description(folder: str) -> dict[str, Any] | None:
 
 
 def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
-    """Yield for each block in *folder* the time of its last read, its size in bytes, and its path."""
+    """Yield (time of the last read, size in bytes on the disk, path) for each block in *folder*, unordered.
+
+    The time is in seconds since 1970. The temporary files of blocks that are being fetched are among them.
+    """
     with suppress(OSError):
         for entry in os.scandir(folder):
             with suppress(OSError):
@@ -211,7 +217,7 @@ def _read_number(fd: int) -> int | None:
 
 
 def _set_number(fd: int, number: int) -> None:
-    """Write *number*, at least 0, as the content of the file *fd*."""
+    """Write *number*, or 0 if it is negative, as the content of the file *fd*."""
     os.pwrite(fd, b"%*d" % (NUMBER_BYTES, max(number, 0)), 0)
     os.ftruncate(fd, NUMBER_BYTES)
 
@@ -302,7 +308,7 @@ class _Entry(NamedTuple):
         """Return (True, the cached block *first*), or (False, blocks from number *first* on, fetched by one request).
 
         Fetched blocks end before number *last*, a cached block, or a block that another process fetches, and are
-        stored.
+        stored. Raises: StorageError.
         """
         block = self._block_or_lock(first, wait=True)
         assert block is not None
@@ -328,8 +334,8 @@ class _Entry(NamedTuple):
     def _block_or_lock(self, number: int, *, wait: bool) -> memoryview | int | None:
         """Return the data of block *number* if it is cached, else the descriptor of its locked temporary file.
 
-        The descriptor is -1 if nothing can be stored. If another process has the lock: waits for it with *wait*, else
-        returns None.
+        The descriptor is -1 if nothing can be stored. If another process has the lock: waits for it with *wait*, up to
+        the idle timeout, and then returns -1; else returns None.
         """
         path = f"{self.folder}/{number}"
         while (block := self._read_block(path, min(CACHE_BLOCK_BYTES, self.size - number * CACHE_BLOCK_BYTES))) is None:
@@ -378,7 +384,7 @@ class _Entry(NamedTuple):
     def _read_block(self, path: str, length: int) -> memoryview | None:
         """Return the data, *length* bytes, of the block in the file *path*; None if it is missing.
 
-        A damaged one counts as missing, and is removed.
+        Sets its mtime, which is the time of the last read. A damaged block counts as missing, and is removed.
         """
         try:
             with open(path, "rb", buffering=0) as file:

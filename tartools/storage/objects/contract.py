@@ -134,9 +134,10 @@ class Store(Protocol):
         ...
 
     def page(self, prefix: str, token: str, flat: bool) -> Page:
-        """Return a page of the objects whose URLs begin with *prefix*; *token* is `Page.next` of the page before.
+        """Return a page of the objects whose URLs begin with *prefix*.
 
-        With *flat*, only objects without a slash behind *prefix*.
+        *token*: `Page.next` of the page before, "" for the first page. *flat*: only objects without a slash behind
+        *prefix*.
 
         Raises: TransientError; StorageError, also if the store has no listings.
         """

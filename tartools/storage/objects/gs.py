@@ -74,7 +74,7 @@ def _request_token(
 
 
 def _credentials() -> Any:
-    """Return the credentials of this process; anonymous ones for an emulator.
+    """Return the credentials of this process, an object of google.auth; anonymous ones for an emulator.
 
     If there are none, google.auth takes up to 12 seconds to find that out. Raises: DefaultCredentialsError.
     """
@@ -94,7 +94,10 @@ def _credentials_for(process: int, server: str) -> Any:
 
 @contextmanager
 def _translate_auth_errors(url: str) -> Iterator[None]:
-    """Turn errors of google.auth into StorageError, or TransientError if its server can't be reached."""
+    """Turn errors of google.auth in the block into StorageError, or TransientError if its server can't be reached.
+
+    *url*: the name for messages.
+    """
     try:
         yield
     except exceptions.DefaultCredentialsError:
@@ -183,7 +186,10 @@ class _GsObject:
         return http.make_reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
-        """Return size and time of the object; None if it does not exist. Raises: TransientError; StorageError."""
+        """Return size and time of the object, without a version; None if it does not exist.
+
+        Raises: TransientError; StorageError.
+        """
         try:
             response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
             return response.json(partial(_entry_of, self.url))

@@ -139,8 +139,7 @@ def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Ex
 def ask(address: str, place: HubPath, url: str, verb: str = "read", form: Any = None) -> Response:
     """Make one request to the hub's API at *address*, a POST if there is a *form*; return the response, of status 200.
 
-    *place*, *url*, *verb*: the requested file and the word for the request, for messages. Raises: TransientError;
-    StorageError.
+    *place*, *url*, *verb*: the requested file and the verb, for messages. Raises: TransientError; StorageError.
     """
     body = None if form is None else urlencode(form, errors="surrogateescape").encode()
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
@@ -242,8 +241,7 @@ class _HubObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the file at its commit.
 
-        *version* is not sent: the caller compares it with the version of the reply. Raises: TransientError;
-        StorageError.
+        *version* is not sent: the caller compares it with the reply's. Raises: TransientError; StorageError.
         """
         headers = range_header(start, end)
         signed = self._signed
@@ -390,7 +388,10 @@ def _change(change: _Change) -> None:
 
 @contextmanager
 def one_commit() -> Iterator[None]:
-    """Make one commit (for each branch) of all changes in the block at its normal end; after an error none."""
+    """Make one commit (for each branch) of all changes in the block at its normal end; after an error none.
+
+    Changes are outputs that are committed, and removed files. Raises: StorageError, also if an output exists by then.
+    """
     global _changes  # noqa: PLW0603
     before, _changes = _changes, []
     try:
@@ -426,8 +427,8 @@ def _send(changes: Sequence[_Change]) -> None:
 def _try_commit(changes: Sequence[_Change], parents: list[str]) -> None:
     """Make one commit of *changes* to their branch, one attempt, on top of its current commit.
 
-    *parents*: those of earlier attempts, whose commits may have succeeded without a response. No commit is made if
-    the changes are there already. Raises: ExistsError; TransientError; StorageError.
+    *parents*: those of earlier attempts, whose commits may have succeeded without a response; this attempt's is added.
+    No commit is made if the changes are there already. Raises: ExistsError; TransientError; StorageError.
     """
     from huggingface_hub import CommitOperationDelete
 

@@ -137,7 +137,7 @@ class Response(contract.Body):
 
 
 class Client(NamedTuple):
-    """Makes requests.
+    """Makes HTTP requests, one attempt each, by `request`.
 
     *credentials*: called with an address and `moved`, returns the headers with credentials for it. `moved` is True if a
     request without a body was redirected there by another server.
@@ -160,7 +160,6 @@ class Client(NamedTuple):
         """Return the response, of any status, to one request to *address*; its body is not read yet.
 
         Messages name *url*. Redirects are followed, unless that would change the method, or *follow* is False.
-
         Raises: TransientError if there is no response; StorageError for a certificate that is not trusted, an invalid
         address, too many redirects.
         """
@@ -273,7 +272,7 @@ def is_busy(status: int) -> bool:
 
 
 def busy_error(status: int, code: str, after: str) -> TransientError:
-    """Return the error of a busy server; *code*: its reason; *after*: its Retry-After (RFC 9110, 10.2.3) or ""."""
+    """Return the error of a busy server: OverloadError if it limits requests. *code*: why; *after*: Retry-After."""
     when = None if after.isdecimal() else parse_date(after)
     seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
     kind = OverloadError if status in (429, 503) or code.startswith(_OVERLOADS) else TransientError
@@ -346,7 +345,7 @@ def read_all(body: contract.Body, url: str) -> bytes:
 
 
 def range_of(start: int, end: int | None) -> str:
-    """Return the value of the header Range for the bytes *start* to *end* (*end* None: to the last); "" for all."""
+    """Return the value of the header Range for bytes *start* to *end* (exclusive; None: to the last); "" for all."""
     return f"bytes={start}-{'' if end is None else end - 1}" if start or end is not None else ""
 
 
@@ -361,7 +360,7 @@ def escape_segment(name: str) -> str:
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Return the length of a body by its *headers*, also of one that a HEAD has not sent; None if they do not say."""
+    """Return the length of a body by its *headers* (in small letters), also if HEAD left it out; None if unknown."""
     text = headers.get("content-length", "")
     return int(text) if re.fullmatch(_BYTE_COUNT, text) and "transfer-encoding" not in headers else None
 
@@ -373,8 +372,7 @@ def make_reply(
 
     *body*, *version*: of the response; *url*: the name for messages. The names of *headers* are in small letters, or
     case does not matter. A Content-Range counts with status 200 too: AIStore up to 4.4 sends that. Source: RFC 9110,
-    14.4 and 15.5.17.
-    Raises: StorageError for status 206 without Content-Range.
+    14.4 and 15.5.17. Raises: StorageError for status 206 without Content-Range.
     """
     length = content_length(headers)
     content_range = headers.get("content-range", "")
@@ -403,9 +401,9 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
     """Return the connections of this process by which *address* is reached: a fork must not share them.
 
-    They make one attempt of a request, and follow no redirect.
-
-    Raises: StorageError for certificates that can't be read; ValueError for a proxy that is no URL.
+    They make one attempt of a request, and follow no redirect. *trust*: True for the certificates in
+    `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, else the usual ones; False for any; or a file or folder. Raises:
+    StorageError if that can't be read, or the library for the proxy is missing; ValueError for a proxy that is no URL.
     """
     if trust is True:
         trust = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
@@ -419,7 +417,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolManager:
     """Return the connections of the process *process* (a pid) by *proxy* ("": none); *trust*: None without encryption.
 
-    Raises: StorageError if the library for this kind of proxy is missing.
+    Raises: StorageError if the library for this kind of proxy is missing, or the certificates can't be read.
     """
     context = None if trust is None else _tls_context(trust)
     options: dict[str, Any] = {
@@ -443,7 +441,10 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
 
 
 def _tls_context(trust: Trust) -> ssl.SSLContext:
-    """Return a TLS context: with certificates of the system or `SSL_CERT_FILE`, and Mozilla's, or in *trust*."""
+    """Return a TLS context that trusts the certificates *trust*. Raises: StorageError if they can't be read.
+
+    True: those of the system or `SSL_CERT_FILE`, and Mozilla's; False: any; text: only those in this file or folder.
+    """
     if isinstance(trust, str):
         return load_trusted(trust, BUNDLE_VARIABLES)
     context = ssl.create_default_context()

@@ -40,7 +40,8 @@ def corrupted_error(url: str, sent: str, stored: str) -> StorageError:
 def require_size(target: Object, sent: int) -> None:
     """Compare the size that the store has for *target*, which was just written, with *sent*, in bytes.
 
-    Nothing is compared if the store does not say the size, or lets this user only write.
+    Nothing is compared if the store does not say the size, or `target.head()` raises a StorageError, as for a user who
+    may only write.
 
     Raises: TransientError; StorageError if the object is missing, or has another size: then it is removed.
     """

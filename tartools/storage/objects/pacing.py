@@ -26,7 +26,9 @@ RATE_SECONDS = 1.0  # of which requests are counted, to know their rate
 class Pacer:
     """The rate of requests to one server, shared by all threads; without limit while the server refuses none.
 
-    *clock* returns seconds. `successes`: the number of requests that the server has carried out.
+    For each request call `start`, wait as many seconds as it returns, and after the response call `succeed`, or
+    `refuse` if the server limits requests. *clock* returns seconds. `successes`: the number of requests that the server
+    has carried out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,9 +85,10 @@ _pacers: dict[tuple[int, str], Pacer] = {}
 
 
 def pacer_of(url: str) -> Pacer:
-    """Return the pacer of the server of *url* in this process: a web server, else all URLs of its scheme.
+    """Return the pacer of this process for the server of *url*.
 
-    Each process has its own: a fork may not wait for a lock of its parent.
+    There is one for each host and port of http: and https: URLs, and one for all URLs of any other scheme. Each process
+    has its own: a fork may not wait for a lock of its parent.
     """
     server = Url(url).scheme or ""
     if server in ("http", "https"):

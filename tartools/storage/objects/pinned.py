@@ -17,6 +17,7 @@ REPLACED_WHILE_READ = "was replaced while it was being read"
 class Range:
     """The bytes *start* to *end* (exclusive; None: to the end of the object), and where they are received.
 
+    *end*: the first response to a `Pinned` object of unknown version changes it to the end of what that response has.
     *buffer*: memory with room for all of them, or None.
     `destination`: if not None, memory for the next bytes, which are then not in `chunks`; used only without *buffer*.
     `chunks`: received bytes that the reader has not taken yet, as views of *buffer* or of new memory.
@@ -43,8 +44,8 @@ class Range:
     def take(self, reply: Reply, max_bytes: int) -> int:
         """Receive up to *max_bytes* bytes of the body of *reply*; return how many, 0 at its end.
 
-        They go into `buffer`, behind the bytes received before; else into `destination`; else into new memory in
-        `chunks`.
+        They go into `buffer`, behind the bytes received before, and `chunks` gets a view of them; else into
+        `destination`; else into new memory in `chunks`. The caller adds the number to `received`.
         """
         buffer = self.destination if self.buffer is None else self.buffer[self.received :]
         data = buffer[: reply.body.readinto(buffer[:max_bytes])] if buffer else memoryview(reply.body.read(max_bytes))
@@ -54,10 +55,10 @@ class Range:
 
 
 class Pinned:
-    """The object *source*, all of whose ranges are read of one version.
+    """The object *source*, all of whose ranges, which `receive` gets, are of one version.
 
     *size*, *version*: the size in bytes and the version to read; None for those of the first response. A size of -1
-    matches no object.
+    fails with every response that states a size. If *version* is "", only sizes are compared.
     *has_ranges*: False if the server may send all of the object where a range was requested.
     *from_listing*: True if the version comes from a listing: the server may not send it with the data, as emulators of
     GCS do.
@@ -88,9 +89,11 @@ class Pinned:
     def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
         """Receive the bytes of *part*, and resume where they were cut; yield the number of bytes received each time.
 
-        *wait* is called with the seconds until the next attempt; it may raise, to give up.
+        The end of *part* may be None only if the version is known. *wait* is called with the seconds until the next
+        attempt; it may raise, to give up.
 
-        Raises: StorageError after the last attempt, for another version, or for a cut if the version is not known.
+        Raises: StorageError after the last attempt, for another version, or for a cut if the version is not known and
+        *part* is not repeatable.
         """
         attempts = Attempts(self.source.url, lambda: part.position)
         if part.repeatable and part.end is not None:

@@ -29,10 +29,11 @@ GATHER_SECONDS = 0.05  # seconds to wait for a whole range before its first byte
 
 
 class Pace:
-    """Decides how many ranges are requested at once (the window). See docs/adr/0008.
+    """Decides how many ranges are requested at once: `window`. See docs/adr/0008.
 
-    *beginning*: the first window; *max_window*: the largest. The window stays as it begins until the reader has waited
-    for two ranges in a row, and doubles after each further range that it waited for.
+    *beginning*: the first window; *max_window*: the largest. A window of 1 doubles when the reader has waited for two
+    ranges in a row, a larger one after each range that it waited for. Call `record_wait` each time the reader has
+    waited, and `record` at the end of each range.
     """
 
     # A range "was waited for" if two things hold. The reader spent more than half of the time between two ranges
@@ -71,7 +72,8 @@ class _Part(Range):
     """A range, and how receiving it went.
 
     `seconds`: the time that it took; `work`: the processor time of that, in seconds.
-    `is_done`: True when its thread has ended. *error*: the error of the thread, None if there is none.
+    `is_done`: True when the thread that received it has ended.
+    `error`: the exception that ended receiving it; None if there is none.
     """
 
     seconds = work = 0.0
@@ -82,8 +84,8 @@ class _Part(Range):
 class RangedInput(Input):
     """The bytes of the remote object *source* from byte *start* on; failures are raised when it is read.
 
-    *first*: bytes of the first request; each later one has twice as many, up to RANGE_BYTES. *size*, *version*: the
-    version to read, any other is a failure; None for that of the first response.
+    *first*: bytes of the first request; each later one has twice as many as the one before, up to RANGE_BYTES. *size*,
+    *version*: the size in bytes and the version to read, any other is a failure; None for those of the first response.
 
     Holds: up to RANGES_AHEAD + 1 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together MAX_SHARED_RANGES, and
     up to 1 MiB for each that waits for its next bytes.
@@ -117,9 +119,10 @@ class RangedInput(Input):
         return self._source.is_framed
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end.
+        """Read up to `len(view)` bytes into *view*; return how many, 0 at the end.
 
-        Raises: StorageError, with the byte where reading failed; also for an object that was replaced.
+        Raises: StorageError, with the byte where reading failed; also for an object that was replaced, after `cancel`
+        or `close`, and in a fork of the process that opened it.
         """
         if self._owner != os.getpid():
             raise StorageError("opened before a fork, so this process cannot read it", url=self._url)

@@ -84,8 +84,10 @@ class Attempts:
     """Counts the attempts at one piece of work for *url*, and says how long to wait before the next one.
 
     `position()` returns the byte of the object that comes next; after PROGRESS_BYTES of progress attempts are counted
-    from 0 again. None: each attempt counts. The caller waits as `start` says, makes an attempt, and calls `succeed` or
-    `record_failure`.
+    from 0 again. None: each attempt counts. For each attempt the caller waits the seconds that `start` returns, makes
+    the attempt, and calls `succeed`, or `record_failure` and waits the seconds that it returns.
+
+    Raises: UsageError for an invalid `TARTOOLS_TRIES`.
     """
 
     def __init__(self, url: str, position: Callable[[], int] | None = None) -> None:
@@ -107,8 +109,10 @@ class Attempts:
         self._pacer.succeed()
 
     def record_failure(self, error: TransientError) -> float:
-        """Return the seconds to wait after an attempt that failed with *error*.
+        """Count an attempt that failed with *error*; return the seconds to wait before the next one.
 
+        An `OverloadError` lowers the rate of requests to the server. While other requests to it succeed, such failures
+        do not add up, up to MAX_OVERLOADS for each attempt that is allowed.
         Raises: StorageError after the last attempt, or if the server asks for more than MAX_RETRY_AFTER seconds.
         """
         offset = self._position() if self._position else None

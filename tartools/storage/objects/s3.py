@@ -117,10 +117,12 @@ def _require_bundle(bundle: str) -> None:
 def _checksum_parameter(endpoint: str, setting: str) -> str:
     """Return the parameter of PutObject and UploadPart that has the checksum of the data; "" for none.
 
-    `setting`: AWS_REQUEST_CHECKSUM_CALCULATION. By TLS botocore sends its own checksum behind the data, in the encoding
-    aws-chunked. Servers from before 2025 refuse that (Ceph 16: 411, Swift: 501), or store the framing with the data.
-    Here the data are in memory, so a header before them has the checksum: MD5, which all servers know, or CRC-32 for
-    Amazon, whose directory buckets do not take an MD5.
+    *endpoint*: URL of the server. *setting*: AWS_REQUEST_CHECKSUM_CALCULATION in lower case; "when_required": none.
+
+    By TLS botocore sends its own checksum behind the data, in the encoding aws-chunked. Servers from before 2025 refuse
+    that (Ceph 16: 411, Swift: 501), or store the framing with the data. Here the data are in memory, so a header before
+    them has the checksum: MD5, which all servers know, or CRC-32 for Amazon, whose directory buckets do not take an
+    MD5.
     """
     if setting == "when_required":
         return ""
@@ -130,7 +132,8 @@ def _checksum_parameter(endpoint: str, setting: str) -> str:
 def _check_length(response_dict: dict[str, Any], **_: object) -> None:
     """Raise _BadLengthError for an object whose length is not a number, and close its connection.
 
-    botocore would raise ValueError, and leave the connection open until the garbage collector comes.
+    Called by botocore with each response to GetObject, *response_dict*, before it reads that. botocore would raise
+    ValueError, and leave the connection open until the garbage collector comes.
     """
     if response_dict["status_code"] < 300 and not response_dict["headers"].get("Content-Length", "0").isdecimal():
         response_dict["body"].close()
@@ -279,9 +282,9 @@ class _S3Object:
         return reply, headers
 
     def head(self) -> ListedObject | None:
-        """Return size and time of the object; None if it does not exist. Raises: TransientError; StorageError.
+        """Return size and time of the object, without a version; None if it does not exist.
 
-        By a GET, because errors of a HEAD have no reason.
+        By a GET, because errors of a HEAD have no reason. Raises: TransientError; StorageError.
         """
         try:
             reply, headers = self._get(0, 1, "")
@@ -466,9 +469,10 @@ class _S3Multipart:
                         raise
 
     def _make_if_absent(self, make: Callable[..., None]) -> None:
-        """Call *make* with the condition that the object does not exist; without it if the server does not know that.
+        """Call `make(IfNoneMatch="*")`, which fails if the object exists; `make()` if the server does not know that.
 
-        With *force* there is no condition. Raises: ExistsError; ClientError.
+        Looks before whether the object exists, if the server may ignore the condition. With *force* it only calls
+        `make()`. Raises: ExistsError; ClientError.
         """
         endpoint, condition = _client().meta.endpoint_url, {"IfNoneMatch": "*"}
         if self._force or endpoint in _unconditional:

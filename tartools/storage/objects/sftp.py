@@ -64,7 +64,10 @@ def parse_sftp_url(url: str) -> tuple[Server, bytes]:
 
 @contextmanager
 def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
-    """Turn errors of the client into TransientError or StorageError; *verb*: the verb of the request."""
+    """Turn errors of the SFTP client in the block into TransientError or StorageError, with *url*.
+
+    *verb* ("read", "write", …): the verb of the request, for messages.
+    """
     try:
         yield
     except ConnectionFailedError as error:
@@ -242,8 +245,8 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterator[tuple[bytes, Attributes]]:
     """Yield (path, attributes) of the regular files in and below *folder* whose paths begin with *prefix*.
 
-    *flat*: not those below subfolders. *folder* ends in a slash, or is b"" for the home directory. Order: as the server
-    lists them. Raises: errors of *session*.
+    *flat*: leave out the files in subfolders. *folder* ends in a slash, or is b"" for the home directory. Links to
+    files are followed. Order: as the server lists them. Raises: errors of *session*.
     """
     for name, about in _entries(session, folder):
         path = folder + name
@@ -307,7 +310,10 @@ class _SftpUpload:
         self._is_doubtful = False  # a rename was requested, perhaps without a reply
 
     def put(self, data: bytearray) -> None:
-        """Write the file with all of *data*, and give it its name; remove it after a failure."""
+        """Write the temporary file with all of *data*, and rename it; remove it after a StorageError.
+
+        Raises: ExistsError; TransientError; StorageError.
+        """
         try:
             self.complete(1, 0, data)
         except StorageError:
@@ -346,10 +352,10 @@ class _SftpUpload:
             client.session_of(self._server).ask(client.REMOVE, pack_string(self._temporary))
 
     def _write(self, session: Session, offset: int, data: bytearray, last: bool) -> int | None:
-        """Write *data* at byte *offset* of the temporary file; return the size of the file if this is the *last* part.
+        """Write *data* at byte *offset* of the temporary file; return its size in bytes if this is the *last* part.
 
-        Else None; also if the server does not state it. The last part is flushed to the server's disk if it can do
-        that.
+        None if it is not, or if the server does not state the size. After the last part the file is flushed to the
+        server's disk, if the server can do that and `TARTOOLS_FSYNC` is not 0.
         """
         handle = session.open(self._temporary, client.FOR_WRITING | client.CREATE)
         view, requests = memoryview(data), deque[int]()
@@ -374,7 +380,10 @@ class _SftpUpload:
         return size
 
     def _is_renamed(self, session: Session, size: int) -> bool:
-        """True if the temporary file is gone and the output has *size* bytes: only our rename leads to that."""
+        """True if the temporary file is gone and the output has *size* bytes: only our rename leads to that.
+
+        Raises: StatusError if neither exists.
+        """
         try:
             session.ask(client.STAT, pack_string(self._temporary))
         except StatusError:
@@ -383,7 +392,10 @@ class _SftpUpload:
         return False
 
     def _rename(self, session: Session) -> None:
-        """Give the temporary file the name of the output. Raises: ExistsError if that exists (unless *force*)."""
+        """Give the temporary file the name of the output. Raises: ExistsError if that exists (unless *force*).
+
+        With *force*, an existing output is replaced in one step, or removed before if the server can't do that.
+        """
         names = pack_string(self._temporary), pack_string(self._path)
         if self._force and POSIX_RENAME in session.extensions:
             session.ask(client.EXTENDED_REQUEST, pack_string(POSIX_RENAME), *names)

@@ -29,7 +29,7 @@ DIRECTORY_BUCKET_SUFFIX = "--x-s3"
 
 
 def stored_checksum(entry: ListedObject) -> Checksum | None:
-    """Return the checksum that the store of *entry*, which was just listed, keeps; None if it keeps none of all of it.
+    """Return the checksum that the store of *entry*, just listed, keeps of the whole object; None if it keeps none.
 
     A local file is read. S3 is asked by one request. Raises: StorageError.
     """

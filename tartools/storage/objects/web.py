@@ -153,7 +153,7 @@ class _WebObject:
             call_with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
 
     def _put(self, body: io.BufferedReader, force: bool, is_repeated: bool) -> None:
-        """Send the file *body* by one PUT, one attempt.
+        """Send the file *body* by one PUT, one attempt, and compare the size that the server then has.
 
         *force*: replace an existing object. *is_repeated*: an earlier attempt had no response, and may have succeeded.
         Raises: TransientError; StorageError.
