@@ -74,10 +74,7 @@ class FileInput:
             enlarge_pipe(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; return how many, 0 at the end.
-
-        Raises: StorageError, at the end also if the file has changed.
-        """
+        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError, at the end also if the file has changed."""
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
@@ -172,10 +169,7 @@ def _several_names_advice(path: str) -> str:
 
 
 def check_listed(urls: Iterable[str]) -> None:
-    """Raise StorageError unless all files *urls* can be read.
-
-    *urls*: paths of regular files, just found in a folder; only their permissions are checked.
-    """
+    """Raise StorageError unless this user may read all files *urls*: paths of regular files, just found in a folder."""
     for url in urls:
         if not os.access(url, os.R_OK):
             check_readable(url)

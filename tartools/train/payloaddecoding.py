@@ -34,7 +34,7 @@ WORKERS_COUNTED_APART = 32  # that count for themselves, or nearly so
 
 
 class Resize(NamedTuple):
-    """How pictures are resized: by torch, bicubic with antialias, in the worker.
+    """The size that pictures get, by torch in the worker: bicubic with antialias, or by nearest neighbour.
 
         tartools.train.Resize(224)  # the shorter side becomes 224 pixels, the other keeps the ratio
         tartools.train.Resize((224, 320))  # height and width

@@ -75,7 +75,10 @@ class SharedEpoch(SharedNumbers):
         self.numbers[0] = number
 
     def begin(self) -> int:
-        """Begin an iteration, in this process or in a worker; return the number of its epoch."""
+        """Begin an iteration, in this process or in a worker; return the number of its epoch.
+
+        For one iteration, each of its workers calls this once; without workers, the process that iterates does.
+        """
         from torch.utils.data import get_worker_info
 
         worker = get_worker_info()

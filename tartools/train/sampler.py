@@ -53,9 +53,12 @@ class StatefulSampler(DistributedSampler[Any]):
     *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes are, and
     samples within each *window* runs; False: the order of the dataset
     *rank*, *world_size*: None: those of torch.distributed, or of RANK and WORLD_SIZE
-    *weights*: shares of samples or sources; *length*: samples in an epoch; *replacement*: draw at random, else in exact
-    shares, with *per_batch* in each batch
-    *bucket*, *max_cost*: batches of rows of one bucket, up to a sum of costs
+    *weights*: shares of samples: a column's name, or an array with a number for each; or of sources: a dict, pattern of
+    shard URLs -> share, or a schedule, pairs (number of a sample in the epoch, such a dict)
+    *length*: samples in an epoch; None: as many as *dataset* has. *replacement*: draw at random, else in exact shares,
+    with *per_batch* in each batch
+    *bucket*: batches of rows of one bucket: a column's name, or an array with a label for each row, or a dict, column
+    -> numbers at which buckets begin. *max_cost*: (a column's name or an array, largest sum of it in a batch)
     *drop_last*: leave out samples that do not fill a batch of every rank
 
     More on them: docs/training/order.md and docs/training/mixtures.md.
@@ -279,7 +282,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
 
 class RankSampler(DistributedSampler[Any]):
-    """A sampler, not of batches, over the samples of one rank of *order*, in the order of its batches.
+    """A sampler, not of batches: it yields the row numbers of the samples of this rank, in the order of *order*.
 
     A loader by batches has no other sampler, and what frameworks look at is `loader.sampler`: whether it deals to ranks
     already, and how to set the epoch.
@@ -322,8 +325,8 @@ class SamplerIteration(Iterator[Any]):
     """One iteration over the batches (or samples) of this rank; it has a state, for torchdata's loader.
 
     `taken`: batches of this rank that it has yielded
-    `consumed`: batches that training has received: all of `taken`, unless `loader_counts` was True when it began: then
-        the loader, which prefetches, adds to it
+    `consumed`: batches that training has received: all of `taken`, unless `loader_counts` of the sampler was True when
+        it began: then the loader, which prefetches, adds to it
     `epoch`: number of the epoch
     `ended`: True once all batches were consumed
     Without a batch size, samples are counted in place of batches.

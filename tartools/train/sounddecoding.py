@@ -28,7 +28,7 @@ _LIBRARY_PREFIX = r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+"  # the name o
 
 @dataclass(frozen=True)
 class Sound(Clip):
-    """How the sounds of a field are decoded: as (waveform, rate), a float32 tensor [channels, frames] and a number.
+    """The decoding of the sounds of a field, to (waveform, rate): a float32 tensor [channels, frames] and a number.
 
         data = tartools.train.TableDataset(
             "speech.tar", "flac txt", {"flac": tartools.train.Sound(rate=16000, mono=True, seconds=2.0, at="random")}

@@ -213,9 +213,10 @@ def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: Re
 
 
 def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
-    """Return the samples that *cursor* leaves to its own reader. Raises: StateError if it can't name them.
+    """Return the held samples and slices that *cursor* leaves to its own reader; both are empty if it had all.
 
-    *source*: the shards, which the slices of the reader follow from.
+    *source*: the shards, which the slices of the reader follow from. Raises: StateError if the cursor can't name what
+    is left, because a stage may hold samples.
     """
     if cursor.repetition:  # the epoch is over, because only one repetition can be shared
         return Remainder([], [])

@@ -315,7 +315,7 @@ class TokenBlocks(IterableDataset[Any]):
     are those of a stream.
 
     *documents*: the documents as token ids; *length*, *pad*, *cu_seqlens*, *batch_size*: arguments of `token_blocks`.
-    Raises: ValueError for a *length* or *batch_size* that is no whole number above 0, or a *length* above 2**30.
+    Raises: ValueError for a *length* that is no whole number from 1 to 2**30, and for a *batch_size* below 1.
     """
 
     def __init__(

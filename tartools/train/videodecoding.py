@@ -31,7 +31,7 @@ MAX_MISSING_FRAMES = 2  # at the end of a video; more than that was cut off
 
 @dataclass(frozen=True)
 class Video(Clip):
-    """How the videos of a field are decoded: as a clip, a uint8 tensor [frames, channels, height, width].
+    """The decoding of the videos of a field, to clips: uint8 tensors [frames, channels, height, width].
 
         data = tartools.train.TableDataset(
             "films.tar", "mp4 cls", {"mp4": tartools.train.Video(frames=8, size=224, at="random")}

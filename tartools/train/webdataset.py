@@ -141,7 +141,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         self.close()
 
     def compose(self, *stages: Any) -> WebDataset:
-        """Return a copy of this dataset with *stages* after its own.
+        """Return a copy of this dataset with *stages* after its own: functions of an iterator that return an iterator.
 
         It counts its epochs itself, from the current number on; a state that was loaded here is not for it.
         """
@@ -227,7 +227,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self.map(stage(decoder, clips), handler=handler)  # type: ignore[no-any-return]
 
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
-        """Return a copy that decodes fields by patterns as webdataset does, but refuses to unpickle by default."""
+        """Return a copy that decodes fields by patterns as webdataset does, but refuses to unpickle by default.
+
+        *args*, *kw*: arguments of webdataset's method of this name.
+        """
         kw.setdefault(
             "defaults",
             [

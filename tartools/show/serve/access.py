@@ -48,6 +48,7 @@ class Access:
     def check(self, headers: Mapping[str, str], query_token: str, is_opening: bool) -> None:
         """Raise RefusedError unless a request with these *headers* may be answered.
 
+        It needs the token, a Host that is this machine, and, unless *is_opening*, a page of this server as its origin.
         *query_token*: the token in its address, "" without one: then the cookie has to have it. *is_opening*: True for
         the address that is printed, which may be opened from anywhere.
         """

@@ -73,7 +73,7 @@ class IndexColumn(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """The name as SQL has it."""
+        """The name in double quotes, for SQL."""
         return quoted_name(self.name)
 
 
@@ -140,7 +140,7 @@ class Layout:
         return unique
 
     def arrange_rows(self, rows: Any) -> Any:
-        """Return the unified record batch *rows* with the columns of the index."""
+        """Return a record batch with the columns of the index, made of the unified record batch *rows*."""
         pa = schema.import_arrow()
         columns: dict[str, Any] = {}
         for number, name in zip(self.sets, self.numbers, strict=True):
@@ -180,7 +180,7 @@ class RowIndex:
     """A DuckDB database of the rows of a data set: `ask` and `cursor` answer questions in SQL to the table `samples`.
 
     `rows`: number of rows; row number n of the data set has the `rowid` n
-    `layout`: the columns of the table, and what they have
+    `layout`: names of the columns of the table
     `columns`: name -> column, for the columns that a person sees
     `fields`: the fields of samples, with their columns
     `fault_columns`: columns that say why a payload is broken

@@ -38,7 +38,7 @@ class TextFacts(TableFacts):
     def facts_of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*: (name, type) of a column -> value.
 
-        A field that is not UTF-8 has replacement characters. Nothing is said of JSON that can't be parsed.
+        A field that is not UTF-8 has replacement characters. JSON that can't be parsed has its text, but no values.
         """
         facts: Iterable[Mapping[Fact, object]] = super().facts_of(batch) if super().has_facts else repeat({})
         json_names: dict[str, dict[str, Fact]] = {}
