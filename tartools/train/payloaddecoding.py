@@ -417,8 +417,14 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bo
 
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None, exif: bool) -> PictureDecoder:
-    """Return the decoder named *decode* with *resize*; *exif*: it turns pictures as their EXIF data say. Cached."""
-    return picture_decoders(make_decoders(decode, resize, exif))[0]
+    """Return the decoder named *decode* with *resize*; *exif*: it turns pictures as their EXIF data say. Cached.
+
+    Raises: ValueError for a name of no decoder of pictures, or another size.
+    """
+    decoders = picture_decoders(make_decoders(decode, resize, exif))
+    if not decoders:
+        raise ValueError(f"decode={decode!r} decodes no pictures; name a decoder that does, as decode='torchrgb8'")
+    return decoders[0]
 
 
 def decompress_field(key: str, data: bytes) -> Any:

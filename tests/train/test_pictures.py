@@ -303,6 +303,11 @@ def test_colours_of_16_bits_are_refused_by_raw() -> None:
     assert np.array_equal(picture(data, "rgb8"), (values.reshape(3, 3, 3) >> 8).astype(np.uint8))  # the higher 8
 
 
+def test_a_decoder_that_decodes_no_pictures() -> None:
+    with pytest.raises(ValueError, match="^decode='basic' decodes no pictures; name a decoder that does"):
+        picture(PHOTOGRAPH, "basic")
+
+
 @pytest.mark.parametrize("spec", ["raw", "torchraw", "pilraw", "l8", "torchl8", "rgb8", "torchrgb8", "pil", "rgba8"])
 @pytest.mark.parametrize("size", [Resize(24), Resize((50, 90)), Resize((20, 30), crop=(11, 8)), Resize(17)], ids=str)
 def test_nearest_makes_no_new_values(spec: str, size: Resize) -> None:

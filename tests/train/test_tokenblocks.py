@@ -317,6 +317,7 @@ def test_arguments() -> None:
         ({"length": 0}, "length is the number of tokens in a block, not 0"),
         ({"length": True}, "length is the number"),
         ({"batch_size": 0}, "batch_size is how many blocks"),
+        ({"batch_size": 2.5}, "batch_size is how many blocks"),
     ):
         with pytest.raises(ValueError, match=message):
             token_blocks(texts, ids_of, **wrong)  # type: ignore[arg-type]
