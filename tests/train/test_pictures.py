@@ -304,7 +304,7 @@ def test_colours_of_16_bits_are_refused_by_raw() -> None:
 
 
 def test_a_decoder_that_decodes_no_pictures() -> None:
-    with pytest.raises(ValueError, match="^decode='basic' decodes no pictures; name a decoder that does"):
+    with pytest.raises(ValueError, match=r"^decode='basic' decodes no pictures; name a decoder that does"):
         picture(PHOTOGRAPH, "basic")
 
 
