@@ -16,7 +16,7 @@ Offsets are of three kinds; without a word about it, they are in the buffer:
 
 The source of members is the buffer itself, and then `groups.shift` is 0; or, if payloads may stay in a plain file, that
 file, in which the stream begins at byte `stream.start`: then `groups.shift` is `buffer.base + stream.start`. In the
-source are the starts of groups, `groups.open.begin`, and `start` and `data` of members; in the stream are
+source are the starts of groups, `begin` of the open group, and `start` and `data` of members; in the stream are
 `stream_begin` and `stream_end` of the open group, and the offsets that errors have.
 """
 

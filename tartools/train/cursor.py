@@ -272,7 +272,7 @@ def states_in(loaded: Any, owner: str) -> Iterator[Any]:
 
     *loaded*: a state of a reader, one of a StatefulDataLoader, or a list of states; {} has none.
     *owner*: whose states they should be, for the message, as in "an ObjectStream". Raises: StateError for anything
-    else, and if torchdata's loader has yielded batches since its last snapshot (`snapshot_every_n_steps` above 1), so
+    else, and if torchdata's loader has yielded batches since its last snapshot (snapshot_every_n_steps above 1), so
     that its state is older than the last batch.
     """
     if isinstance(loaded, (list, tuple)):

@@ -140,7 +140,7 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write `.metadata`, with which the checkpoint appears; then remove data of older saves from the folder.
 
-        If ranks save without collectives, each writes a file of its own, `__RANK.metadata`, and removes its own data of
+        If ranks save without collectives, each writes a file of its own, "__RANK.metadata", and removes its own data of
         older saves.
         *results*: what `write_data` gave, by rank. If data can't be removed, that is logged. Raises: StorageError.
         """

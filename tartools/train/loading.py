@@ -73,10 +73,9 @@ def loader(
     them as their EXIF data say. *classes*: names that become numbers. *missing*: for a sample without a field: "error",
     "skip" to leave it out, or None as the value. *shuffle*: True, False, or "blocks" of about *block* bytes; *seed*,
     *weights*, *length*, *replacement*, *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*, *world_size*: the order,
-    as of `StatefulSampler`.
-    *collate_fn* and *options*: those of DataLoader. Without *decode*, *transform*, *classes* and *collate_fn*, payloads
-    are bytes and a batch is a `TableBatch`. More on all arguments: docs/training/fields.md; a whole program:
-    docs/training/pytorch.md.
+    as of `StatefulSampler`. *collate_fn* and *options*: those of DataLoader. Without *decode*, *transform*, *classes*
+    and *collate_fn*, payloads are bytes and a batch is a `TableBatch`. More on all arguments: docs/training/fields.md;
+    a whole program: docs/training/pytorch.md.
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; TypeError if *batch_size* is no whole
     number, or *options* have a sampler; what TableDataset raises.
@@ -193,7 +192,7 @@ class Loader(DataLoader[Any]):
     def with_collation(self, collate_fn: Callable[[list[Any]], Any]) -> Loader:
         """Return a loader with the data, order and worker options of this one that makes batches by *collate_fn*.
 
-        `pin_memory` is not taken over. Both count on in one order: iterate over one of them.
+        Batches of that loader are not pinned. Both count on in one order: iterate over one of them.
         """
         names = ["num_workers", "timeout", "multiprocessing_context", "generator", "prefetch_factor"]
         names += ["persistent_workers", "in_order"]

@@ -56,9 +56,8 @@ def stream_map(
         for batch in torch.utils.data.DataLoader(data, batch_size=64): ...
 
     *source*: names of shards and tables, with braces and wildcards, or a `tartools.Table`. *function* gets a sample: a
-    dict of its fields, with *fields* a tuple of these; decoded by *decode*, the name of a decoder, or a function, or a
-    dict of these by field. It returns one result, which may be a list or a tuple; None, for nothing; or an iterator,
-    such as a generator, of results.
+    dict of its fields, with *fields* a tuple of these; *decode*: name of a decoder, a function, or a dict of these. It
+    returns one result, which may be a list or a tuple; None, for nothing; or an iterator of results.
 
     Work goes out in chunks of about *chunk_size* bytes: runs of samples of a shard, or rows of a table (default: 8 MB,
     and of shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a chunk begins). A shard
@@ -78,8 +77,7 @@ def stream_map(
     Holds: the results of *prefetch* chunks (default: 2 for each worker), pickled unless they come from threads.
     Raises: what *function* raises, with a note that names sample and shard, and what reading raises, after the results
     before it; RuntimeError with the chunk if its workers were lost each time; TypeError if the function can't be
-    pickled; StorageError if the cluster can't be reached; UsageError without Ray, and for stdin and fifos; ValueError
-    for arguments that don't fit, and if there are no shards.
+    pickled; StorageError if the cluster can't be reached; UsageError without Ray, for stdin and fifos; ValueError else.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")

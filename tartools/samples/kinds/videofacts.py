@@ -19,7 +19,7 @@ VIDEO_FACTS = (
 NO_VIDEO_STREAM = "it has no video"  # why a file of a video format that has only sounds has no facts
 
 
-def is_video(_suffix: str, head: bytes) -> bool:
+def begins_as_video(_suffix: str, head: bytes) -> bool:
     """True if *head*, the first bytes of a payload, are those of a video; a suffix alone does not make one."""
     file_type = type_of_file(head)
     return file_type is not None and file_type.kind == VIDEO
@@ -89,7 +89,7 @@ def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
 VIDEO_KIND = PayloadKind(
     name=VIDEO,
     code="",
-    recognize=is_video,
+    recognize=begins_as_video,
     describe=describe_video,
     checks={},
     is_media=True,

@@ -443,7 +443,7 @@ def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolM
 def _tls_context(trust: Trust) -> ssl.SSLContext:
     """Return a TLS context that trusts the certificates *trust*. Raises: StorageError if they can't be read.
 
-    True: those of the system or `SSL_CERT_FILE`, and Mozilla's; False: any; text: only those in this file or folder.
+    True: those of the system or SSL_CERT_FILE, and Mozilla's; False: any; text: only those in this file or folder.
     """
     if isinstance(trust, str):
         return load_trusted(trust, BUNDLE_VARIABLES)
