@@ -231,7 +231,7 @@ class _FolderWriter:
         return sample.members
 
     def _add_names(self, sample: Sample, paths: Sequence[bytes]) -> None:
-        """Add the files *paths*, all those of *sample*, to the names; count those that `tarcreate --folder` leaves out.
+        """Add the files *paths*, all of *sample*, to the names; count the files that `tarcreate --folder` leaves out.
 
         Raises: SampleError if a name is empty or taken, or if an earlier sample has the same key.
         """

@@ -172,7 +172,7 @@ class PayloadColumns:
         return bool(pairs)
 
     def _pair_all(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return (column, member) for each member of *sample*. A new column follows that of the previous member.
+        """Return (column, member) for each member of *sample*. A new column follows the column of the previous member.
 
         Raises: SampleError if no column can be added, or a name is not UTF-8.
         """
@@ -201,7 +201,7 @@ class PayloadColumns:
             raise failure_of(sample, f"{fault}, and no column can be added now: name all of them, as -f '{every}'")
 
     def _pair_chosen(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return (column, member) for each word, in their order: the member is that of its first choice in *sample*.
+        """Return (column, member) for each word, in their order: the first of its choices that *sample* has.
 
         A word without any choice in *sample* is skipped.
         """

@@ -130,7 +130,7 @@ class ParquetValues:
         return open_parquet(self._url, buffer=column_buffer_bytes(self._url))
 
     def keys(self) -> Iterator[list[bytes]]:
-        """Yield the keys of adjacent rows, in order; those that are names of files end where `row_format.dots` says.
+        """Yield the keys of adjacent rows, in order; keys that are names of files end where `row_format.dots` says.
 
         Raises: SampleError, naming the row, for a key that is null, empty or has a NUL; TarFormatError for a damaged
         file.

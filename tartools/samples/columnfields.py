@@ -189,7 +189,7 @@ class RowFormat:
 
 
 def key_column(names: Sequence[str], key: str | None, url: str) -> int:
-    """Return the index in *names* of the column *key*; if that is None, of `__key__`, or without that of `key`.
+    """Return the index in *names* of the column *key*; if *key* is None, of `__key__`, or else of `key`.
 
     Raises: SampleError, with *url*, if there is no such column, or two have its name.
     """

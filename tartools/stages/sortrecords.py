@@ -145,7 +145,7 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 
 
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
-    """Yield a list of records for each sample: those of the sorted *records* that have its key, in their order.
+    """Yield a list for each sample: the sorted *records* that have its key, in their order.
 
     With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, only the first or last is
     yielded (a member without a field, which is a sample of its own, does not compete with samples that have fields);

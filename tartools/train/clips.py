@@ -27,7 +27,7 @@ class Clip:
     at: str
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> Any:
-        """Return the part of *file*, a payload or a file that can seek, decoded: the type is that of the subclass.
+        """Return the part of *file*, a payload or a file that can seek, decoded to the type that the subclass returns.
 
         *seed*: for a part at random; None draws one. Raises: SampleError if it can't be decoded.
         """

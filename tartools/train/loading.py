@@ -306,7 +306,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch; once an iteration has yielded all of it, that of the next one."""
+        """The number of the current epoch; once an iteration has yielded all of it, the number of the next one."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -324,7 +324,7 @@ class Loader(DataLoader[Any]):
         return self._sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration resume from *state*, whose seed and epoch replace those of this loader.
+        """Have the next iteration resume from *state*, and replace seed and epoch of this loader by the state's.
 
         Raises: StateError if it is of other data or another order.
         """

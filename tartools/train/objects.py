@@ -228,7 +228,7 @@ class ObjectStream(IterableDataset[Any]):
         return self._state(self._positions.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration resume from *state*, whose seed and epoch replace those of this stream.
+        """Have the next iteration resume from *state*, and replace seed and epoch of this stream by the state's.
 
         The state of a loader without workers is also for other numbers of ranks and workers: all ranks are taken to
         have had equally many items. The state of one of several workers is for the same worker of as many: the next

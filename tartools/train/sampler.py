@@ -134,12 +134,12 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The number of the current epoch; once an iteration has consumed all of it, that of the next one."""
+        """The number of the current epoch; once an iteration has consumed all of it, the number of the next one."""
         return self._epoch
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The number of samples in an epoch, over all ranks, those that *drop_last* leaves out included; no padding."""
+        """The number of samples in an epoch over all ranks, with those that *drop_last* leaves out; without padding."""
         return self._rows.length
 
     @property
@@ -205,7 +205,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return self.running.state_dict(taken)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next iteration resume from *state*, whose seed and epoch replace those of this sampler.
+        """Have the next iteration resume from *state*, and replace seed and epoch of this sampler by the state's.
 
         Raises: StateError if it is of another order or other data.
         """
@@ -295,7 +295,7 @@ class RankSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The number of the current epoch; once an iteration has consumed all of it, that of the next one."""
+        """The number of the current epoch; once an iteration has consumed all of it, the number of the next one."""
         return self.order.epoch
 
     @property

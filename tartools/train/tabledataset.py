@@ -158,7 +158,7 @@ class TableDataset(Dataset[Any]):
 
 
 class ColumnFields:
-    """The values of the columns of *table* that become fields of samples: `of` returns those of some rows.
+    """The values of the columns of *table* that become fields of samples: `of` returns the values of some rows.
 
     *columns*: the argument of `TableDataset`. Holds: the values of these columns, which are not pickled. Raises:
     KeyError for a column that the table has not; ValueError for a field that begins with two underscores.

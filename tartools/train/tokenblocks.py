@@ -211,7 +211,7 @@ class TokenBlocks(IterableDataset[Any]):
         self._loaded_state, self._place = state, None
 
     def _check_readers(self, readers: Sequence[ReaderId]) -> None:
-        """Raise StateError if this rank is not among *readers*, those of the loaded states.
+        """Raise StateError if this rank is not among *readers*, the readers of the loaded states.
 
         For a stream nothing is checked: its workers do that when they begin.
         """

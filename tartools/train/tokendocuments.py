@@ -214,7 +214,7 @@ class LoaderDocuments:
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch; once an iteration has yielded all of it, that of the next one."""
+        """The number of the current epoch; once an iteration has yielded all of it, the number of the next one."""
         return self._loader.epoch
 
     def set_epoch(self, epoch: int) -> None:

@@ -20,7 +20,7 @@ NO_VIDEO_STREAM = "it has no video"  # why a file of a video format that has onl
 
 
 def begins_as_video(_suffix: str, head: bytes) -> bool:
-    """True if *head*, the first bytes of a payload, are those of a video; a suffix alone does not make one."""
+    """True if a payload that begins with *head* is a video; a suffix alone does not make one."""
     file_type = type_of_file(head)
     return file_type is not None and file_type.kind == VIDEO
 

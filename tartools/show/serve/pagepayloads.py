@@ -41,7 +41,7 @@ BINARY_TYPE = "application/octet-stream"
 
 
 class NoPictureError(Exception):
-    """A payload of which there is no picture; the message says why."""
+    """A payload has no picture; the message says why."""
 
 
 def kind_of_name(field: str) -> str:

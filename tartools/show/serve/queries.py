@@ -111,7 +111,7 @@ class Queries:
             return query
 
     def make(self, question: Mapping[str, Any]) -> Query:
-        """Return the query for *question*, a JSON object of the page; `parse_request` says what it has.
+        """Return the query for *question*, a JSON object of the page; its keys are listed at `parse_request`.
 
         An equal one that is kept is returned again. Raises: QuestionError for a wrong question, or one that takes too
         long.

@@ -169,7 +169,7 @@ class InputsToCheck:
                 yield ShardFinding("checksum-differs", -1, "", f"{name}{message}")
 
     def _walk(self, number: int) -> Iterator[ShardFinding | MemberGroup]:
-        """Yield the member groups of shard *number*, and findings about it, first that of damaged compressed data.
+        """Yield the member groups of shard *number*, and findings about it, damaged compressed data first.
 
         Decompressed data, as far as they are sound, are copied to a scratch file. With `skip_special`, there are no
         findings about special members.

@@ -88,7 +88,7 @@ def empty_summary() -> Summary:
 
 
 def check_samples(rows: Rows, summary: Summary, decode: bool) -> list[bytes]:
-    """Add the samples *rows*, and findings about them, to *summary*; return the key records of those that have fields.
+    """Add the samples *rows*, and findings about them, to *summary*; return the key records of the samples with fields.
 
     Key records are bytes that sort by key and place, one or two a sample: see `key_records`. Checks keys, names of
     fields, sizes and first bytes of payloads; with *decode*, payloads are decoded, too. If no sample has a complete
