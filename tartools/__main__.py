@@ -21,7 +21,7 @@ PAGES = "First steps, and what all share: tartools man. The page of a command: t
 def run() -> NoReturn:
     """Run the command that `sys.argv[1]` names, or `tartools` itself: handle signals, and exit with its status.
 
-    The name is removed from `sys.argv`, so that the command finds its own arguments there.
+    The name becomes `sys.argv[0]`, so that the command finds its own arguments behind it.
     """
     name, *others = sys.argv[1:] or [""]
     if name in (*commands.names(), *commands.BUILTINS):
@@ -84,7 +84,7 @@ def help_text() -> str:
 
 
 def wrap_text(first: str, text: str) -> str:
-    """Return *first* and *text*, filled to the width of the terminal.
+    """Return *first* and *text*, filled to the width of the terminal, but at least 40 columns; no newline at the end.
 
     Lines after the first are indented by the width of *first*.
     """

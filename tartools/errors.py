@@ -35,8 +35,8 @@ class TarToolsError(Exception):
     """A failure, with a *message* in words, the *url* as the user gave it, and the *offset* in bytes of the tar stream.
 
     `str()` gives one printable line, "URL: at byte N: message" (a traceback of another process, which a library puts
-    there, keeps its lines). It hides query and user info of *url*, which may be secret. *message* is printed as it is:
-    put URLs into it with `shown`. `status`: the exit status of a command that fails with it.
+    there, keeps its lines). It hides query and user info of *url*, which may be secret, but nothing in *message*: put
+    URLs into it with `shown`. `status`: the exit status of a command that fails with it.
     """
 
     status = 1
@@ -152,7 +152,7 @@ def several(count: int, singular: str, plural: str = "") -> str:
 
 
 def in_units(size: float) -> str:
-    """Return *size*, in bytes, with a unit (a kB is 1000 bytes), to one decimal.
+    """Return *size*, in bytes, with a unit from B to TB (a kB is 1000 bytes), to one decimal, but whole bytes.
 
     >>> in_units(999), in_units(21_370_880)
     ('999 B', '21.4 MB')
@@ -191,12 +191,15 @@ def concealed(command: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return *text* with "…" in place of the queries and user info of its URLs; it keeps line breaks."""
+    """Return *text* with "?…" in place of the query, and "…@" of the user info, of each URL; it keeps line breaks."""
     return re.sub(_USER_INFO, r"\1…@", re.sub(_URL_QUERY, r"\1?…", text))
 
 
 def how_to_install(*packages: str) -> str:
-    """Return the shell command that installs *packages* for this Python, for a message: by pipx, uv, or pip."""
+    """Return the shell command that installs *packages* for this Python, for a message.
+
+    By pipx if that made this environment, else by pip, or by uv if pip is missing: "python3 -m pip install ray".
+    """
     import os
     import shlex
     import sys
@@ -235,7 +238,8 @@ def shown(url: str) -> str:
 def redacted(url: str) -> str:
     """Return *url* with `?…` in place of a query and `…@` in place of user info; also for each URL in a pipe: command.
 
-    Unlike `shown` it keeps commands, and escapes nothing.
+    A ? that is a part of the name, as in s3:, stays, unless a signature follows it. Unlike `shown` it keeps commands,
+    and escapes nothing.
 
     >>> redacted("https://TOKEN@host/a.tar?X-Amz-Signature=abc"), redacted("s3://b/what?@.tar")
     ('https://…@host/a.tar?…', 's3://b/what?@.tar')

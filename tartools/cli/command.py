@@ -29,8 +29,9 @@ class Command:
     """A command: a function whose signature declares the options, run with the words of a command line.
 
     `main(arguments)` runs it and returns the exit status; calling the object runs it with `sys.argv` and ends the
-    process. *function*: returns the exit status, None for 0. *manual*: text of the help and the man page, with the
-    summary as its first line. `complete(manual)`: returns the text with its tables filled in.
+    process. *function*: returns the exit status, None for 0; its parameters are options and `Group`s, and an `Account`
+    if it wants one. *manual*: text of the help and the man page, with the summary as its first line.
+    `complete(manual)`: returns the text with its tables filled in.
 
     Attributes:
       name: name of the command; several words ("tartools demo") for one without a script, which has no options of
@@ -66,7 +67,7 @@ class Command:
 
     @property
     def parameters(self) -> dict[str, Declared]:
-        """The declared options and arguments by parameter name.
+        """The declared options and arguments by parameter name; options of a group by the name of their attribute.
 
         First the command's own, then the common ones of all commands.
         """
@@ -91,12 +92,15 @@ class Command:
     def main(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, and return the exit status; 128 + N stands for signal N.
 
-        Failures are printed on stderr.
+        Failures are printed on stderr; an exception that is a bug is raised.
         """
         return exit_status(self.name, lambda: self._dispatch(arguments), self.trouble)
 
     def _dispatch(self, arguments: Sequence[str]) -> int:
-        """Run with *arguments*, or print the help or the version that they ask for; return the exit status."""
+        """Run with *arguments*, or print the help or the version that they ask for; return the exit status.
+
+        Raises: UsageError for wrong *arguments*; the errors of the function.
+        """
         values = self._parse(arguments)
         if text := self._information(values):
             process.print_now(f"{text}\n")
@@ -127,8 +131,10 @@ class Command:
     def _run(self, values: dict[str, Any]) -> int:
         """Call the function with the option *values*, draw progress, print totals; return the exit status.
 
-        The lists of --sums are written after the function has returned. The status is `trouble` if the run reported
-        something that it left out, else the number that the function returned, 0 for None.
+        The lists of --sums are checked before, and written after the function has returned. The status is `trouble` if
+        the run reported something that it left out, else the number that the function returned, 0 for None. Raises: the
+        errors of the function, and of these lists; ChangedError if an input has changed; AssertionError if the counts
+        of the account do not add up.
         """
         common = _values_of(Common, values)
         account = Account(lambda text: progress.print_message(self.name, text), common.quiet)
@@ -177,8 +183,8 @@ class Command:
 def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     """Call *work*; return its exit status. Print its failure, if it raises one, and return the failure's status.
 
-    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N, also SIGPIPE for
-    a BrokenPipeError. An exception that is a bug is raised again.
+    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N, also if *work*
+    returned after the signal had come, and SIGPIPE for a BrokenPipeError. An exception that is a bug is raised again.
     """
     try:
         status = work()
@@ -199,7 +205,10 @@ def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
 
 
 def _message_of(error: Exception) -> str | None:
-    """Return the message for a failure that is the user's or the system's; None for any other exception: a bug."""
+    """Return the message for a failure that is the user's or the system's; None for any other exception: a bug.
+
+    None unless it is a `TarToolsError`, a MemoryError, an OSError, or the RuntimeError that no thread can be started.
+    """
     if isinstance(error, TarToolsError):
         return str(error)
     if isinstance(error, MemoryError):
@@ -227,9 +236,9 @@ def command(
 ) -> Callable[[Callable[..., int | None]], Command]:
     """Return a decorator that makes a function the `Command` of its name, with *manual* as its help and man page.
 
-    `interspersed`: if False, all words after the first argument are arguments, even if they begin with a hyphen.
-    `trouble`: exit status after a failure or an omission; otherwise it is the number that the function returns, 0 for
-    None. `name`: for a command without a script, such as "tartools demo". `complete(manual)`: returns the manual with
-    its tables filled in; called when the manual is shown.
+    *manual*: the docstring of the module, None for none. *interspersed*: if False, all words after the first argument
+    are arguments, even if they begin with a hyphen. *trouble*: exit status after a failure or an omission; otherwise it
+    is the number that the function returns, 0 for None. *name*: for a command without a script, such as "tartools
+    demo". `complete(manual)`: returns the manual with its tables filled in; called when the manual is shown.
     """
     return lambda function: Command(function, manual or "", interspersed, trouble, name, complete)

@@ -121,8 +121,8 @@ complete -c tartools -n '__fish_seen_subcommand_from man' -x -a '{pages}'
 def completions_of_tartools(summaries: dict[str, str], page_names: Iterable[str]) -> dict[str, str]:
     """Return the completion files of `tartools` for bash, zsh and fish: text by path in the project.
 
-    *summaries*: one-line summary by the first word after `tartools`, the name of a command. *page_names*: commands with
-    a man page.
+    The paths: completions/bash/tartools, completions/zsh/_tartools and completions/fish/tartools.fish. *summaries*:
+    one-line summary by the first word after `tartools`, the name of a command. *page_names*: commands with a man page.
     """
     pages = " ".join(("tartools", *page_names))
     words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(COMPLETION_INSTRUCTIONS)
@@ -155,7 +155,7 @@ def columns_of(file: str) -> str:
 def completion_lines(arguments: Sequence[str], names: Sequence[str]) -> str | None:
     """Return shell lines that enable completion of *names* and `tartools`, after a comment: where to put them.
 
-    None unless *arguments* is one word: bash, zsh or fish.
+    *names*: the commands with a script. None unless *arguments* is one word: bash, zsh or fish.
     """
     shell = arguments[0] if len(arguments) == 1 else ""
     if shell not in COMPLETION_INSTRUCTIONS:

@@ -63,8 +63,9 @@ class Option:
 class Group:
     """Options that belong together: each annotated attribute is an option, its value in the class the default.
 
-    An instance has the values given on a command line; for other options it has the default of the class. *shared*
-    marks groups that many commands have; help and man pages list their options last.
+    Subclass it, and annotate a parameter of a command's function with the subclass. The function then gets an instance,
+    which has the values given on a command line; for other options it has the default of the class. *shared* marks
+    groups that many commands have; help and man pages list their options last.
     """
 
     shared = False
@@ -125,7 +126,7 @@ class Declared:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words that are allowed as its value, if the type is a Literal; () if any word is."""
+        """The words that are allowed as its value, if the type is a Literal; () if there is no such limit."""
         return tuple(self.kind.__args__) if get_origin(self.kind) is Literal else ()
 
     def value(self, text: str) -> Any:
@@ -147,7 +148,10 @@ class Declared:
 
     @property
     def metavar(self) -> str:
-        """The placeholder of its value in the help; "" for a flag."""
+        """The placeholder of its value in help: of its `Option`, else its choices, as "a|b", else its name in capitals.
+
+        "" for a flag.
+        """
         return "" if self.is_flag else self.option.metavar or "|".join(self.choices) or self.name.upper()
 
     @property
@@ -209,7 +213,7 @@ def declarations_of(hint: Any, name: str, default: Any) -> Iterator[Declared]:
 
 
 def whole_number(text: str) -> int:
-    """Convert *text* to an int; `1e3` is a whole number too. Raises: ValueError for any other text.
+    """Convert *text* to an int, as `int` does; `1e3` is a whole number too. Raises: ValueError for any other text.
 
     >>> whole_number("12"), whole_number("1e3"), whole_number("2.5e1")
     (12, 1000, 25)
@@ -230,7 +234,7 @@ def whole_number(text: str) -> int:
 
 
 def finite_number(text: str) -> float:
-    """Convert *text* to a float. Raises: ValueError if it is not a finite number."""
+    """Convert *text* to a float, as `float` does. Raises: ValueError if it is no number, infinite or NaN."""
     try:
         parsed = float(text)
     except ValueError:
@@ -241,7 +245,10 @@ def finite_number(text: str) -> float:
 
 
 def sample_slice(text: str) -> slice:
-    """Convert `lo:hi` or `lo:hi:step` to a slice, as in Python but without negative numbers. Raises: ValueError."""
+    """Convert `lo:hi` or `lo:hi:step` to a slice, as in Python but without negative numbers; each may be left out.
+
+    So "5:" is slice(5, None), "::2" is slice(None, None, 2). Raises: ValueError for any other text, and for step 0.
+    """
     numbers = text.split(":")
     if len(numbers) in (2, 3) and all(n == "" or (n.isascii() and n.isdigit()) for n in numbers):
         bounds = [int(n) if n else None for n in numbers]

@@ -23,7 +23,10 @@ ERASE_BELOW, ERASE_LINE, RESET_STYLE = "\x1b[J", "\x1b[2K", "\x1b[m"
 
 
 class LastLine:
-    """The last line of the terminal on stderr, reserved for progress: other output scrolls in the lines above."""
+    """The last line of the terminal on stderr, reserved for progress: other output scrolls in the lines above.
+
+    If `is_possible`, `draw` each text, and `close` at the end.
+    """
 
     def __init__(self) -> None:
         self._size: os.terminal_size | None = None
@@ -60,7 +63,7 @@ class LastLine:
 
     @staticmethod
     def _write(text: str) -> None:
-        """Write *text* to stderr by one system call, so that no other output comes in between."""
+        """Write *text* to stderr by one system call, so that no other output comes in between. Raises: OSError."""
         os.write(2, text.encode("utf-8", "replace"))
 
 
@@ -82,7 +85,8 @@ class Painter:
     def draw(self, seconds: float) -> None:
         """Draw the counts *seconds* after the run began; erase them while the run is paused or in the background.
 
-        Raises: OSError.
+        Where the last line can't be reserved, print a line if 10 seconds have passed since the last one, and none while
+        the run is paused. Raises: OSError.
         """
         if self._account.progress.paused:
             self.close()
@@ -162,8 +166,8 @@ def _is_in_background() -> bool:
 def progress_of(account: Account) -> tuple[int, int | None]:
     """Return (amount done, total) of a run; the total is None if unknown.
 
-    They are in jobs of this run if there are any (without those done before it), otherwise in samples of the phase,
-    otherwise in bytes read; once all bytes are read, in samples.
+    They are in jobs of this run if there are any (without jobs done before it), otherwise in samples if the phase has a
+    total, otherwise in bytes read of the bytes expected; once these are all read, in samples processed of samples read.
     """
     jobs, phase = account.progress.jobs, account.progress.phase
     if jobs.total:
@@ -183,7 +187,8 @@ def _is_all_read(account: Account) -> bool:
 def counts_in_words(account: Account, seconds: float) -> str:
     """Return the counts of *account* in words, with the rate since the run began, *seconds* ago.
 
-    There is no rate for a listing, for a phase that has a name, or once all is read.
+    Such as "1,200 samples, 3 of 12 shards, 2.1 of 2.3 GB, 150.0 MB/s"; for jobs "9 done, 2 running, 1 failed, 4 left,
+    2/s". There is no rate for a listing, for a phase that has a name and a total, or once all is read.
     """
     progress, phase = account.progress, account.progress.phase
     if progress.objects is not None:
@@ -218,13 +223,16 @@ def _part_of_total(part: str, total: str) -> str:
 
 
 def jobs_summary(jobs: Jobs, seconds: float) -> str:
-    """Return the line of totals after a run of *jobs* that took *seconds*: items done, failed, per second."""
+    """Return the line of totals after a run of *jobs* that took *seconds*: "12 items: 9 done, 3 failed, 5.0 s, 2.4/s".
+
+    Items done before this run are named too, and not counted in the rate; there is none if no item ended.
+    """
     ended = f"{_done_text(jobs)}, {jobs.failed:,} failed"
     return f"{several(jobs.total, 'item')}: {ended}, {seconds:.1f} s{_rate_text(jobs, seconds)}"
 
 
 def _done_text(jobs: Jobs) -> str:
-    """Return "N done", and how many were already done before this run."""
+    """Return "N done", and if jobs were done before this run ", M already done"."""
     return f"{jobs.done:,} done" + (f", {jobs.skipped:,} already done" if jobs.skipped else "")
 
 
@@ -259,7 +267,10 @@ def _time_left_text(jobs: Jobs, seconds: float) -> str:
 
 
 def listing_summary(account: Account) -> str:
-    """Return the counts of a listing in words: shards, objects looked through, bytes."""
+    """Return the counts of a listing in words: "3 shards among 1,000 objects, 2.1 GB", the size of the shards.
+
+    The objects are left out if all are shards.
+    """
     shards = several(account.shards_done, "shard")
     objects = account.progress.objects
     objects_note = f" among {objects:,} objects" if objects != account.shards_done else ""

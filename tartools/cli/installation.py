@@ -17,18 +17,20 @@ MANUAL_LINE = re.compile(r'^(\.\\" install ([\w,.]+)\n\.IR )"[^"]*"', re.MULTILI
 
 
 def requirement(extras: str, published: bool) -> str:
-    """Return the requirement that pip and pipx install for *extras*, quoted for a shell: `'.[train]'` in a clone.
+    """Return the requirement that pip and pipx install for *extras*, quoted for a shell.
 
-    *extras*: names with commas, or "." for none. *published*: True: from the package index, False: in a clone.
+    *extras*: names with commas, or "." for none. *published*: True: from the package index, 'tartools[train]' in
+    quotes, or tartools; False: in a clone, '.[train]' in quotes, or a dot.
     """
     package = "tartools" if published else "."
     return package if extras == "." else f"'{package}[{extras}]'"
 
 
 def install_sentence(extras: str, published: bool) -> str:
-    """Return the Markdown sentence that says how to install the commands, or the library, with *extras*.
+    """Return the Markdown sentence "Install: ..." that says how to install the commands, or the library, with *extras*.
 
-    *extras*: names with commas, or "." for none. *published*: True: from the package index, False: in a clone.
+    The library alone if one of *extras* is train or ray. *extras*: names with commas, or "." for none. *published*:
+    True: from the package index, False: in a clone.
     """
     needed = requirement(extras, published)
     place = "" if published else "in a clone of tartools, "
@@ -45,14 +47,15 @@ def install_sentence(extras: str, published: bool) -> str:
 def with_install_lines(text: str, published: bool = PUBLISHED) -> str:
     """Return *text*, of a page in Markdown or roff, with each line about installation made anew.
 
-    *published*: True: install from the package index, False: in a clone.
+    These lines are a line of Markdown that ends in `<!-- install EXTRAS -->`, and the quoted word of .IR after a
+    comment of roff "install EXTRAS". *published*: True: install from the package index, False: in a clone.
     """
     text = PAGE_LINE.sub(lambda line: f"{install_sentence(line[2], published)} {line[1]}", text)
     return MANUAL_LINE.sub(lambda line: f'{line[1]}"{roff_command(line[2], published)}"', text)
 
 
 def roff_command(extras: str, published: bool) -> str:
-    """Return the command of a man page that installs the commands with *extras*, in roff.
+    """Return the command, in roff, that installs the commands with *extras*: "pipx install" and the requirement.
 
     *extras*: names with commas, or "." for none. *published*: True: from the package index, False: in a clone.
     """

@@ -92,7 +92,7 @@ def completion_kind(option: Declared) -> str:
 
 
 def man_page(command: Command, names: Iterable[str]) -> str:
-    """Return the page of *command* in section 1, in man(7) macros. *names*: all commands, for SEE ALSO."""
+    """Return the page of *command* in section 1, in man(7) macros. *names*: all commands with a page, for SEE ALSO."""
     arguments, options_of_command = options_of(command)
     prose, _, examples = command.manual.partition("\nExamples:\n")
     words = [r"[\fIOPTION\fR]...", *(rf"\fI{_roff(argument.metavar)}\fR" for argument in arguments)]
@@ -126,7 +126,7 @@ def man_page(command: Command, names: Iterable[str]) -> str:
 
 
 def _heading(option: Declared) -> str:
-    """Return the names and the placeholder of *option* in roff."""
+    """Return the names, with commas, and the placeholder of *option* in roff: names bold, the placeholder italic."""
     spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
     return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
 
@@ -148,7 +148,10 @@ def _definition_list(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Yield *text* as roff paragraphs; a paragraph that has indented lines is not filled."""
+    """Yield the roff lines of *text*, a plain text with blank lines between its paragraphs.
+
+    A paragraph that has indented lines is shown line by line, not filled.
+    """
     for number, paragraph in enumerate(filter(None, re.split(r"\n\n+", text))):
         yield from [".PP"] if number else []
         if re.search(r"^ ", paragraph, re.MULTILINE):
@@ -201,7 +204,10 @@ def update_command_list(text: str, name: str, summaries: Mapping[str, str]) -> s
 
 
 def update_types(page: str) -> str:
-    """Return *page*, the roff of tartools(7), with the suffixes of each kind of field written between its two marks."""
+    """Return *page*, the roff of tartools(7), with the suffixes of each kind of field written between its two marks.
+
+    These are comments: "types of files" and "end of types of files".
+    """
     head, begin, tail = page.partition('.\\" types of files\n')
     end = '.\\" end of types of files\n'
     kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
@@ -278,10 +284,11 @@ def fish_completion(command: Command) -> str:
 
 
 def generated_files(commands: Sequence[Command], builtins: Sequence[Command]) -> dict[str, str]:
-    """Return the text of every generated file, by its path in the project.
+    """Return the text of every generated file, and of every page of docs/, by its path in the project.
 
-    `commands`: those with a script, in the order of the README's table; they get a man page and completions.
-    `builtins`: those that only `tartools` runs.
+    *commands*: commands with a script, in the order of the README's table; they get a man page and completions.
+    *builtins*: commands that only `tartools` runs. Reads the files of which only a part is generated. Raises:
+    ValueError if one of them has no list of commands.
     """
     rows = {command.name: command.summary for command in commands}
     summaries = dict(sorted(rows.items()))
@@ -303,7 +310,7 @@ def generated_files(commands: Sequence[Command], builtins: Sequence[Command]) ->
 
 
 def stale_files(root: Path, files: Mapping[str, str]) -> list[str]:
-    """Return the paths below *root* that are missing, differ from the generated *files*, or belong to no command.
+    """Return paths, relative to *root*, that are missing, differ from the generated *files*, or belong to no command.
 
     *files*: text by path. The paths are sorted.
     """
@@ -321,8 +328,9 @@ def stale_files(root: Path, files: Mapping[str, str]) -> list[str]:
 def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:
     """Write the generated *files* that are not up to date, and delete old pages and completions of no command.
 
-    Return the exit status: 0; with `--check`, which changes nothing and reports these files, 1 if there are any.
-    *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*: text by path.
+    Prints their paths. Return the exit status: 0; with `--check`, which changes nothing and reports these files on
+    stderr, 1 if there are any. *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*:
+    text by path.
     """
     root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
     wrong = stale_files(root, files)

@@ -101,8 +101,8 @@ class Inputs(Group, shared=True):
         """Return the URLs of the shards, in order, with braces and wildcards expanded, and parts of archives joined.
 
         `on_fault(error)`: called for parts of an archive that are not whole, which stay apart; None: it is raised.
-        Raises: StorageError for a list that can't be read or a wildcard without a match; UsageError if stdin is named
-        twice.
+        Without arguments and lists: stdin, "-". Raises: StorageError for a list that can't be read, or that may not
+        name what it does, or a wildcard without a match; UsageError if stdin is named twice, or a URL has a password.
         """
         from tartools.storage.expand import expand
 
@@ -141,7 +141,10 @@ Dots = Annotated[
 
 
 class ShardOutputs(Group):
-    """The base of option groups for the shards to write, which have `force` and `sums` (the list of checksums)."""
+    """The base of option groups for the shards to write, which have `force` and `sums` (the list of checksums).
+
+    A run writes `checksums` at its end.
+    """
 
     if TYPE_CHECKING:  # each group declares them itself, in the order of its help
         force: Force = False
@@ -174,7 +177,13 @@ class Output(ShardOutputs, shared=True):
 
 
 class Fields(Group):
-    """Options that select fields of samples: fields (-f; None: all), exclude (-x), verbatim (match exact case)."""
+    """Options that select fields of samples.
+
+    Attributes:
+      fields: texts of -f, such as "jpg cls", "a;b" (the first that exists) or "new=old" (renames); None: all fields.
+      exclude: texts of -x, such as "json txt": names of fields to drop; None: none.
+      verbatim: names match by exact case.
+    """
 
     fields: Annotated[
         list[str] | None,
@@ -210,7 +219,11 @@ Verbatim = Annotated[
 
 
 class ResourceOptions(Group):
-    """Options for resources: parallel (workers, as `count_workers` takes it), memory (bytes), tmpdir (directory)."""
+    """Options for resources: parallel (workers, as `count_workers` takes it), memory (bytes), tmpdir (directory).
+
+    The default of *parallel*, None, is one worker per core, up to 8; of *memory* 256 MiB; of *tmpdir*, None, `$TMPDIR`,
+    else /tmp.
+    """
 
     parallel: Workers = None
     memory: Memory = 256 << 20
@@ -222,8 +235,8 @@ def check_outputs(
 ) -> None:
     """Check all outputs of a command before anything is read.
 
-    *outputs*: URL by option, None if it was not given. *force*: existing files may be replaced. *inputs*: URLs that no
-    output may replace. *forms*: format by option; others are shards or tables.
+    *outputs*: URL by option, such as "--output"; None if it was not given. *force*: existing files may be replaced.
+    *inputs*: URLs that no output may replace. *forms*: format by option; for other options a shard or a table.
 
     Raises: UsageError if two outputs are one file (other than /dev/null) or a name does not fit its format;
     StorageError if an output exists or is an input.

@@ -74,11 +74,12 @@ class UnknownOptionError(ValueError):
 def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
     """Return the values that *arguments* give to the options of a command, by parameter name.
 
-    With `-h`, `--help` or `--version`, return only that one: "usage", "help" or "version". *declarations*: the options
-    and arguments of the command. `Declared.value` makes the values of options; an option or argument that repeats has a
-    list of them. A flag is True, also if its environment variable sets it. Options that are not given are left out.
-    Unless *interspersed*, all words after the first argument are arguments too. Raises: ValueError with the message for
-    the user.
+    With `-h`, `--help` or `--version`, return only that one: {"usage": True}, "help" or "version". *declarations*: the
+    options and arguments of the command. `Declared.value` makes the values of options; an argument is the word itself;
+    an option or argument that repeats has a list of them. A flag is True, also if its environment variable sets it.
+    Options that are not given are left out. An argument spelled `[-- WORD...]` has the list of the words after the
+    first `--`. Unless *interspersed*, all words after the first argument are arguments too. Raises: ValueError with the
+    message for the user.
     """
     declarations = list(declarations)
     values: dict[str, Any] = {}
@@ -132,8 +133,8 @@ def _split_arguments(
     """Split *arguments* into (option, text of its value) pairs and the other words, both in order.
 
     *options_by_name*: option by each of its names. *interspersed*: False: options behind the first other word are other
-    words, too. The text of a flag is "". Raises: UnknownOptionError; ValueError if a value is missing, or given to a
-    flag.
+    words, too. All words after -- are other words. The text of a flag is "". Raises: UnknownOptionError; ValueError if
+    a value is missing, or given to a flag.
     """
     occurrences: list[tuple[Declared, str]] = []
     words: list[str] = []
@@ -217,12 +218,12 @@ def _take_value(option: Declared, name: str, remaining: list[str]) -> str:
 
 
 def _name_for_message(option: Declared, name: str) -> str:
-    """Return the name of *option* for a message: *name* as typed, or its last name if that is an alias."""
+    """Return the name of *option* for a message: *name* as typed, or the last of its names if *name* is an alias."""
     return name if name in option.names else option.names[-1]
 
 
 def _quoted_names(option: Declared) -> str:
-    """Return the quoted names of *option* for a message, separated by slashes."""
+    """Return the quoted names of *option* for a message, separated by slashes: "'-c' / '--count'"."""
     return " / ".join(map(repr, option.names))
 
 
@@ -235,9 +236,9 @@ def _parse_value(option: Declared, text: str) -> Any:
 
 
 def _is_set(option: Declared) -> bool:
-    """True if the environment variable of the flag *option* sets it.
+    """True if the environment variable of the flag *option* sets it: it is one of TRUE_WORDS, in any case.
 
-    Raises: ValueError if it is no word for true or false.
+    False if it is not set, or one of FALSE_WORDS. Raises: ValueError for any other word.
     """
     text = os.environ.get(option.option.envvar, "").strip()
     if text.lower() not in TRUE_WORDS | FALSE_WORDS:
@@ -251,7 +252,7 @@ def _is_set(option: Declared) -> bool:
 def similar_names(name: str, options: Iterable[str]) -> list[str]:
     """Return the names in *options* that resemble *name*, sorted: a letter or the end is missing or wrong.
 
-    Names of one letter are never similar: too many of them would be.
+    Names with their hyphens, as "--count". Names of one letter are never similar: too many of them would be.
 
     >>> similar_names("--ratio", ["--version", "--verbatim"]), similar_names("--coun", ["--count"])
     ([], ['--count'])

@@ -22,7 +22,8 @@ TABLE_GAP = 2  # columns between the columns of a table
 def find_page(name: str) -> Path | None:
     """Return the file of the man page *name*, in a clone or where the package was installed; None if there is none.
 
-    *name*: a command, whose page is in section 1, or "tartools" for the page in section 7.
+    *name*: a command, whose page is in section 1, or "tartools" for the page in section 7. The file has roff, not
+    compressed.
     """
     section = 7 if name == OVERVIEW_NAME else 1
     page = f"man/man{section}/{name}.{section}"
@@ -43,7 +44,11 @@ def _installed_files(page: str) -> Iterator[Path]:
 
 
 def plain_text(page: str, width: int) -> str:
-    """Return the roff *page* as plain text of up to *width* columns; literal lines may be longer."""
+    """Return the roff *page* as plain text of up to *width* columns; literal lines, tables and long words may be wider.
+
+    Blank lines at its begin and end are dropped; it ends with a newline. Raises: KeyError for a special character that
+    is none of SPECIAL_CHARACTERS.
+    """
     text = PlainText(width)
     for line in page.splitlines():
         text.add(line)
@@ -52,7 +57,7 @@ def plain_text(page: str, width: int) -> str:
 
 
 class PlainText:
-    """Lines of plain text, made from lines of roff: `add` each, then `end_paragraph`.
+    """Lines of plain text, up to *width* columns, made from lines of roff: `add` each, then `end_paragraph`.
 
     Attributes:
       lines: the finished lines.
@@ -120,7 +125,10 @@ class PlainText:
             self._words.append(text)
 
     def _end_table(self) -> None:
-        """Add the rows of the table, with columns as wide as their widest cell."""
+        """Add the rows of the table, with columns as wide as their widest cell and TABLE_GAP.
+
+        Raises: ValueError if rows differ in their number of cells.
+        """
         rows, self._rows = self._rows or [], None
         widths = [max(map(len, column)) + TABLE_GAP for column in zip(*rows, strict=True)]
         for row in rows:
@@ -141,14 +149,18 @@ class PlainText:
 
 
 def arguments_of(words: str) -> list[str]:
-    """Return the arguments in *words*, the roff after the name of a macro: words, or texts in double quotes."""
+    """Return the arguments in *words*, the roff after the name of a macro: words, or texts in double quotes.
+
+    They are without quotes and escapes: `tar "a b"` has the arguments tar and a b. Raises: ValueError if a quote is not
+    closed.
+    """
     lexer = shlex.shlex(unescape_roff(words), posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape, lexer.quotes = True, "", "", '"'
     return list(lexer)
 
 
 def unescape_roff(text: str) -> str:
-    r"""Return *text* without the escapes of roff.
+    r"""Return *text* without the escapes of roff, fonts included. Raises: KeyError for one not in SPECIAL_CHARACTERS.
 
     >>> print(unescape_roff(r"\fB\-\-lax\fR \(aqa\e\(aq \&.5"))
     --lax 'a\' .5

@@ -31,7 +31,10 @@ class Interrupted(BaseException):
 
 
 class WithoutPandas:
-    """An import finder that hides pandas, which pyarrow would import for most conversions, without need, in 0.2 s."""
+    """An import finder that hides pandas, which pyarrow would import for most conversions, without need, in 0.2 s.
+
+    It works as the first item of `sys.meta_path`.
+    """
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -43,10 +46,11 @@ class WithoutPandas:
 def run(main: Callable[[], int]) -> NoReturn:
     """Run *main* and exit with the status it returns. SIGINT, SIGTERM or SIGHUP raise Interrupted in it, once.
 
-    *main* has to turn its exceptions into a status, as `exit_status` does.
-    A status of 128 + N makes the process die of signal N. A timer ticks while *main* runs: Python handles signals
-    only between two of its steps, so a signal just before a system call would wait until the call ends, perhaps
-    forever; the next tick interrupts the call.
+    A signal that the parent ignores (nohup) stays ignored. *main* has to turn its exceptions into a status, as
+    `exit_status` does.
+    A status of 128 + N makes the process die of signal N. A timer ticks while *main* runs, unless the parent has set
+    one: Python handles signals only between two of its steps, so a signal just before a system call would wait until
+    the call ends, perhaps forever; the next tick interrupts the call.
     """
     _open_standard_streams()
     sys.meta_path.insert(0, WithoutPandas)
@@ -80,7 +84,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 
 def print_now(text: str) -> None:
-    """Print *text* on stdout at once. Raises: OSError."""
+    """Print *text* on stdout at once. Raises: OSError, with "stdout" as its `filename`."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -92,7 +96,8 @@ def print_now(text: str) -> None:
 def printable_lines(lines: bytes) -> bytes:
     """Return *lines* for stdout; if that is a terminal, control characters but tabs and newlines are escaped.
 
-    Bytes that are not UTF-8 are escaped too. In a pipe or a file, everything stays.
+    There, a carriage return before a newline is dropped, and bytes that are not UTF-8 are escaped too. In a pipe or a
+    file, everything stays.
     """
     if not os.isatty(1):
         return lines
@@ -106,7 +111,11 @@ def has_alarm() -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: ignore further ones and raise `Interrupted`; while a `__del__` runs, try again 1 ms later."""
+    """Handle a signal: ignore further ones and raise `Interrupted`; while a `__del__` runs, try again 1 ms later.
+
+    *number*: of the signal, which is added to `received_signals` before `Interrupted` is raised. *frame*: where it
+    came.
+    """
     while frame is not None:
         if frame.f_code.co_name == "__del__":  # Python would swallow the exception here: once more, a little later
             import threading

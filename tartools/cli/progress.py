@@ -30,7 +30,7 @@ UNINTERRUPTED_MODULES = (__name__, "tartools.cli.drawing")  # modules that no dr
 
 
 def print_message(name: str, text: str) -> None:
-    """Print *text* on one line of stderr, after the *name* of the command.
+    """Print *text* on one line of stderr, after the *name* of the command and a colon; `printable` escapes line breaks.
 
     A stderr that can't be written to is no failure.
     """
@@ -44,8 +44,8 @@ def print_message(name: str, text: str) -> None:
 def is_shown_by_default(output: str) -> bool:
     """True if progress is drawn by default: stderr is a terminal, and the data go to no terminal and no pipe.
 
-    The data go to the URL *output*; "-" is stdout. So in `a | b | c > file` only c draws, and nothing mixes with data
-    on a terminal.
+    The data go to the URL *output*; "-" is stdout. Files that do not exist yet and URLs of stores count as neither; a
+    `pipe:` URL is a pipe. So in `a | b | c > file` only c draws, and nothing mixes with data on a terminal.
     """
     try:
         if not os.isatty(2) or output.startswith("pipe:"):
@@ -65,7 +65,7 @@ def _is_read_at_once(file_status: os.stat_result) -> bool:
 
 @contextmanager
 def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
-    """Draw the counts of *account* while the block runs, after the first second, if *visible*.
+    """Draw the counts of *account* while the block runs, after the first second, if *visible*; erase them at its end.
 
     *name*: the command. A timer signal triggers the drawing, between two steps of the main thread: a second thread
     would take time from the rest, and make forking unsafe. A process has only one timer of this kind: if its parent has
@@ -113,7 +113,11 @@ def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
 
 
 def print_totals(name: str, account: Account, seconds: float) -> None:
-    """Print the totals of a run that took *seconds*: samples in and out, bytes, rate, or listed shards, or jobs."""
+    """Print the totals of a run that took *seconds*: samples in and out, bytes, rate, or listed shards, or jobs.
+
+    Except for listings and jobs, more lines may come before: the `totals` of the progress, skipped directories, the
+    cache. Bytes are of the output, or of the input if nothing was written.
+    """
     watched = account.progress
     if watched.objects is not None or watched.jobs.total:
         from tartools.cli import drawing

@@ -20,7 +20,7 @@ FIRST_SENTENCE = re.compile(r".*?\.(?= |$)|.*")
 
 
 def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
-    """Return all the help of the command *name*: usage, *manual*, and the help of each option."""
+    """Return all the help of the command *name*: usage, *manual*, and the help of each option, shared ones last."""
     # Typer fills paragraphs, but for those behind a \b
     paragraphs = ("\b\n" + p if re.search(r"^ ", p, re.MULTILINE) else p for p in manual.split("\n\n"))
     return _render_help(name, "\n\n".join(paragraphs), sorted(declarations, key=lambda option: option.shared))
@@ -29,7 +29,8 @@ def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
 def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
     """Return help for two screens: usage, summary, the first sentence about each option, and the first two examples.
 
-    Shared options are only named, except the output: they are the same in all commands.
+    Shared options are only named, except the output: they are the same in all commands. *manual*: begins with the
+    summary; examples come after the line "Examples:".
     """
     explained: list[Declared] = []
     shared: list[Declared] = []
@@ -50,7 +51,7 @@ def _render_help(
 ) -> str:
     """Return the help of the command *name* as Typer prints it: usage, *text*, arguments and options, *epilog*.
 
-    *is_short*: only the first sentence about each option.
+    *is_short*: only the first sentence about each option. An argument `[-- WORD...]` is only in the usage.
     """
 
     def nothing(**_: Any) -> None: ...

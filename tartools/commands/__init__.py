@@ -40,7 +40,10 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Command:
-    """Import and return the command *name*: one that has a script, or one of `BUILTINS`."""
+    """Import and return the command *name*: one that has a script, or one of `BUILTINS`.
+
+    Raises: ModuleNotFoundError for any other name.
+    """
     from importlib import import_module
 
     module = f"_{name}" if name in BUILTINS else name
@@ -49,7 +52,7 @@ def load(name: str) -> Command:
 
 
 def _is_started_as_a_command() -> bool:
-    """True if this process was started as one of the commands; False if a user's program imports this package."""
+    """True if this process was started as one of the commands, by `sys.argv[0]`; False in another program."""
     import os
 
     folder, name = os.path.split(sys.argv[0] if sys.argv else "")

@@ -28,7 +28,7 @@ def cache(
     url: Annotated[str | None, cli.Option("[URL]", "With --clear: an object, or the folder of several.")] = None,
     clear: Annotated[bool, cli.Option("--clear", "Remove the cached copies of URL, or all of them.")] = False,
 ) -> int:
-    """Print the cached objects, one a line, or with *clear* remove copies; return the exit status.
+    """Print the cached objects, one a line, the last used first, or with *clear* remove copies; return the exit status.
 
     *url*: the object or folder to remove; None: all. The status is 1 if TARTOOLS_CACHE names no cache. Raises:
     UsageError for a *url* without *clear*.

@@ -134,8 +134,8 @@ def cat(
 def load_sums(choice: SampleChoice, output: cli.Output, urls: Sequence[str], account: Account) -> "ListedSums":
     """Return the checksums of --check-sums, which all shards *urls* must have; *account* checks them before the commit.
 
-    Raises: UsageError for options with which shards are not read to their ends; StorageError for a shard that is not
-    listed.
+    Raises: UsageError for -c, --slice or a table as output, with which shards are not read to their ends; StorageError
+    if the list can't be read, or lacks a shard.
     """
     stop = "-c" if choice.first is not None else "--slice" if choice.part is not None else ""
     if stop:

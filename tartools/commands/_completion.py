@@ -24,7 +24,8 @@ def completion(
 ) -> int:
     """Print the shell lines that enable completion for the shell in *words*: bash, zsh or fish; return 0.
 
-    The completions themselves call it with `table FILE`, for the names of a table's columns. Raises: UsageError.
+    The completions themselves call it with `table FILE`, for the names of a table's columns. Raises: UsageError for
+    other words.
     """
     words = words or []
     if len(words) == 2 and words[0] == "table":

@@ -74,8 +74,10 @@ class FolderSelection(SampleSelection):
 def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection, output: FolderOptions) -> None:
     """Write the members of all samples of *source* to files of a folder, in order; the exit status is 0.
 
-    *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a name
-    that can't be a file, or is taken.
+    *selection*: the fields to write, and how many samples. *output*: the folder, and whether samples are put into
+    folders by class, and text into a table. Raises: UsageError without -o, or if --rows is not a name that ends in .csv
+    or .jsonl; StorageError if a file can't be read or written; SampleError for a name that can't be a file, or is
+    taken.
     """
     from tartools.formats.folderwrite import TABLE_NAME_SUFFIXES, FolderLayout, write_sample_files
     from tartools.storage.outputfolder import check_folder, open_output_folder

@@ -94,8 +94,8 @@ def tar2tsv(
 ) -> None:
     """Write a row with the chosen columns for each sample of *source* to *output*, as TSV, CSV or JSON lines.
 
-    *first*: number of samples to write; None: all. Raises: UsageError for options that exclude each other; SampleError
-    for a missing value, or a column without any.
+    *table*: columns and format. *first*: number of samples to write; None: all. Raises: UsageError for options that
+    exclude each other; SampleError for a missing value, or a column without any.
     """
     if table.csv and table.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")

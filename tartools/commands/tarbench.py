@@ -95,9 +95,9 @@ DEFAULT_MAX_WORKERS = 4  # by default
 
 
 def worker_list(text: str) -> str:
-    """Convert a list such as "2 4" or "2,4" to numbers of workers, sorted, separated by blanks, with 0 added.
+    """Convert a list such as "4 2" or "4,2" to numbers of workers, sorted, separated by blanks, with 0 added: "0 2 4".
 
-    The parts of the time can be measured only without workers. Raises: ValueError for any other text.
+    The parts of the time can be measured only without workers. Raises: ValueError for no numbers, or any above 999.
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
@@ -155,8 +155,9 @@ def tarbench(
 ) -> None:
     """Measure how fast training can read the first samples of *source*, and print facts and advice.
 
-    Copies of local data are in a temporary folder, which is removed at the end. Raises: StorageError if torch or
-    pyarrow is not installed; TarToolsError if a row fails.
+    *data*: how many samples, and where copies of local data are, which are removed at the end. *timing*: numbers of
+    workers, batch, time of each measurement. *json*: print one JSON object. Raises: StorageError if torch or pyarrow is
+    not installed; TarToolsError if a row fails.
     """
     if missing := [name for name in ("torch", "pyarrow") if importlib.util.find_spec(name) is None]:
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
@@ -195,8 +196,8 @@ def bench_facts(
 ) -> dict[str, Any]:
     """Measure the samples of *urls* in each form and order with each number of workers; return the facts of --json.
 
-    *folder*: temporary folder for copies. For a dry run the rows have no measurements. Raises: TarToolsError, with key
-    and shard of the sample in the source.
+    *data*, *timing*: how many samples, and how they are measured. *folder*: temporary folder for copies. For a dry run
+    the rows have no measurements. Raises: TarToolsError, with key and shard of the sample in the source.
     """
     kind, origins = form_of_all(urls), Origins()
     if is_on_server(urls[0], kind):
@@ -264,7 +265,10 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """True if the samples of *url*, in the form *kind*, are on a server; for a table, one of the first 1,000."""
+    """True if the samples of *url* are on a server; for a table, if the sample of one of the first 1,000 rows is.
+
+    *kind*: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM, the form of *url*.
+    """
     if kind != TABLE_FORM:
         return storage.is_stored_object(url)
     from tartools.tables import source
@@ -280,7 +284,7 @@ def is_on_server(url: str, kind: str) -> bool:
 def other_cpu_seconds() -> tuple[float, float] | None:
     """Return (CPU seconds of other programs, CPU seconds of all cores, idle ones too), since the start of the system.
 
-    None if there is no /proc/stat.
+    Other programs are all but this process and those of its children that have ended. None if there is no /proc/stat.
     """
     try:
         ticks = [int(word) for word in storage.read_content("/proc/stat").split()[1:9]]  # proc(5)
@@ -298,7 +302,8 @@ def places_of_copies(
 
     Return (facts about the data, the places of the copies, key and shard in the source of each sample). Facts:
     "samples", their number; "bytes", of their payloads; "fields", a list of names. *kind*: form of *urls*. *data*:
-    limits. A *dry* run makes only the shard. Raises: TarToolsError if samples can't be read, or copies not written.
+    limits. A *dry* run makes only the shard. Without samples there are no places. Raises: TarToolsError if samples
+    can't be read, or copies not written.
     """
     account.progress.phase = Phase("copying")
     origins: Origins = []

@@ -122,7 +122,10 @@ FIX_KEEPS_HINT = " (--fix keeps it)"
 
 
 def list_codes(manual: str) -> str:
-    """Return *manual* with the codes of findings and their meanings in place of {error}, {warning} and {note}."""
+    """Return *manual* with the codes of findings and their meanings in place of {error}, {warning} and {note}.
+
+    Each code begins a line, with its meaning beside it, wrapped to 78 columns.
+    """
     import textwrap  # a run does not show them
 
     for weight in SEVERITIES:
@@ -146,7 +149,7 @@ class CheckOptions(cli.Group):
     Attributes:
       expect: names of fields that each sample must have.
       decode: decode payloads, not only look at their first bytes.
-      ignore: codes of findings to leave out, separated by blanks.
+      ignore: codes of findings to leave out, separated by blanks or commas.
       dots: "last": keys end at the last dot of names; else at the first.
       reader: the library that shall read the shards, "hf" (datasets) or "webdataset"; None for none.
       json: print one JSON object.
@@ -257,7 +260,7 @@ def tarcheck(
 
 
 def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destination] | None":
-    """Return the sinks of the samples of *shards* that --fix writes; None without it.
+    """Return the sinks of the samples of *shards* that --fix writes, one for all or one for each; None without --fix.
 
     Raises: UsageError for stdout or a table; StorageError if an output exists, or is an input.
     """
@@ -273,7 +276,7 @@ def pending_samples(
 ) -> "PendingSamples":
     """Return the actions of --fix for samples that share a key, from the groups *repeats*.
 
-    `sort(records)`: returns the records of the actions, bytes, in sorted order.
+    `sort(records)`: returns the records of the actions, bytes, in sorted order. *repeats* are read to their end.
     """
     from tartools.stages.checking.fixing import PendingSamples, actions_of
 
@@ -281,7 +284,7 @@ def pending_samples(
 
 
 def ignored_codes(options: CheckOptions) -> frozenset[str]:
-    """Return the codes of --ignore. Raises: UsageError for a word that is no code."""
+    """Return the codes of --ignore, which blanks or commas separate. Raises: UsageError for a word that is no code."""
     ignored = frozenset((options.ignore or "").replace(",", " ").split())
     for code in sorted(ignored - CODES.keys()):
         message = f"{code!r} is not one (tarcheck --help)"
@@ -290,7 +293,7 @@ def ignored_codes(options: CheckOptions) -> frozenset[str]:
 
 
 def reader_of(options: CheckOptions, repair: FixOptions) -> "ReaderRules | None":
-    """Return the reader of --for; None without it. Raises: UsageError if another option changes the samples."""
+    """Return the reader of --for; None without it. Raises: UsageError with --fix or --dots last."""
     if options.reader is None:
         return None
     if repair.fix or options.dots == "last":
@@ -303,7 +306,7 @@ def reader_of(options: CheckOptions, repair: FixOptions) -> "ReaderRules | None"
 def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRules") -> str | None:
     """Add findings to *summary* about all *shards*, as *reader* reads them; return the text of the dataset card.
 
-    None if *reader* has none: it is not the one of --for hf.
+    The text is that of the report's YAML; None if *reader* has none: it is not the one of --for hf.
     """
     from tartools.show.datasetcard import card_text
     from tartools.stages.checking.datasetrules import note_codecs, note_dataset

@@ -90,12 +90,12 @@ class DuplicateOptions(cli.Group):
     """Options that say which samples are duplicates, and which of them is kept.
 
     Attributes:
-      by: names of fields with equal payloads (--equal).
+      by: names of fields with equal payloads (--equal); if it and *near* are None, all fields are compared.
       near: field with pictures that look alike.
       distance: bits in which hashes may differ; None: 6.
       keep: "first" or "largest".
       against: URLs of other data sets, whose samples count as kept.
-      missing: keep samples that can't be compared.
+      missing: keep samples that can't be compared; False: they are an error.
     """
 
     by: Annotated[str | None, Option("--equal NAMES", "Samples with equal payloads of these fields: 'jpg txt'.")] = None

@@ -114,7 +114,8 @@ class DiffOptions(cli.ShardOutputs):
 def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, resources: cli.ResourceOptions) -> int:
     """Compare the data sets A and B of *source* and print the differences; return 1 if there are any, otherwise 0.
 
-    With --digest print the digest of one data set, and return 0. Raises: TarToolsError; its status is 2.
+    With --digest print the digest of one data set, and return 0. *options*: report and output; *resources*: workers,
+    memory, temporary files. Raises: TarToolsError; its status is 2.
     """
     max_workers = cli.count_workers(resources.parallel)
     reading = Reading(source.strictness, tmpdir=resources.tmpdir)
@@ -174,6 +175,7 @@ def print_differences(
 ) -> bool:
     """Print the differences of *a* and *b*; return True if there are any.
 
+    With --list-keys these are a line for each sample that differs, otherwise the counts, unless -o is stdout.
     *new*: gets the position and key of each new or changed sample of *b*, if there is an output. *options*: what is
     printed, and whether order counts. *resources*: memory and temporary files of the sort.
     """
@@ -209,7 +211,8 @@ def print_differences(
 def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
     """Write the counts *facts* to *sink*: as JSON if *as_json*, aligned on a terminal, otherwise one per line.
 
-    *facts*: name -> count, a dict of counts by field, or None, which only JSON shows.
+    *facts*: name -> count, a dict of counts by field, or None. Only JSON shows None, and a 0 for a name that begins
+    with "repeated".
     """
     if as_json:
         import json

@@ -73,7 +73,7 @@ from tartools.storage.expand import read_list
 
 
 def share_of_keys(text: str) -> range:
-    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it.
+    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it: 0.5 is range(2**63).
 
     Raises: ValueError if *text* is no number from 0 to 1.
     """
@@ -176,9 +176,9 @@ def tarfilter(
     rest: Rest = None,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Write the samples of *source* that meet *conditions* to *output*, and the others to *rest*, if given.
+    """Write the samples of *source* that meet *conditions* to *output*, and all other samples to *rest*, if given.
 
-    Raises: TarToolsError.
+    *rest*: URL, or None. *tmpdir*: folder of temporary files. Raises: TarToolsError.
     """
     sample_filter = make_filter(conditions)
     urls = source.urls()

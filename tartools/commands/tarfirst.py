@@ -135,7 +135,7 @@ def first_match(
 ) -> io.BufferedReader | None:
     """Return the payload to write, open, of the first of the numbered *samples* that meets all conditions; else None.
 
-    The caller closes it.
+    The caller closes it. *conditions*: number and key; *expression*: that of -S; None: no condition.
     *field*: alternative names; () is the first member. Samples that have none of them do not match; their fields are
     added to *other_fields*.
     """

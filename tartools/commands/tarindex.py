@@ -194,7 +194,8 @@ def tarindex(
     """Write a table of the samples of *source*, or with --for indexes for another tool. Raises: TarToolsError.
 
     *output*: the table or the directory of indexes. *columns*: further columns. *old*: table whose rows are copied for
-    unchanged shards (--update). *parallel*: workers, as `cli.count_workers` takes it.
+    unchanged shards (--update). *parallel*: number of workers, 0 for one per core; None: one per core, up to 8.
+    *tmpdir*: folder of temporary files.
     """
     urls = source.urls()
     reading = Reading(source.strictness, tmpdir=tmpdir)

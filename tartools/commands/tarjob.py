@@ -132,7 +132,7 @@ class Resources(cli.Group):
     """Options for where commands run, and how many at a time.
 
     Attributes:
-      jobs: items at a time; 0: one per core; None: as many as fit.
+      jobs: items at a time; 0: one per core; None: cores / -p of the command, up to 8; on Ray what it has room for.
       engine: "local", "ray", or None to decide by the other options.
       address: of the Ray cluster.
       cpus: cores for an item on Ray.
@@ -234,7 +234,10 @@ def print_report(name: str, account: Account) -> None:
 
 
 def require_command(words: Sequence[str], items: Items, policy: Policy, resources: Resources) -> list[str]:
-    """Return COMMAND, the *words*. Raises: UsageError if it or the items are missing, or for impossible options."""
+    """Return COMMAND, the *words*. Raises: UsageError if it or the items are missing, or for impossible options.
+
+    These are --timeout above 1,000,000 seconds, an empty --address, and --address or --cpus with --engine local.
+    """
     if not items.spec and not items.files_from:
         raise UsageError("no items given: use --spec ('{000..147}', 's3://bucket/in-*.tar') or -T FILE")
     if not words:
@@ -264,6 +267,7 @@ def run_todo(
 ) -> localjobs.Results:
     """Run *todo* on this machine or on Ray, and yield (task, result) for each as it ends.
 
+    *policy*: retries, time limit, whether to go on after a failure. *resources*: where, and how many at a time.
     *command*: the words of COMMAND, whose -p says how many cores an item needs. *on_retry*: called with the task and
     the result of a failed try that will be repeated, but not on Ray. Raises: UsageError if the program does not exist.
     """

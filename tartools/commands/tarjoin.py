@@ -92,7 +92,7 @@ class JoinOptions(cli.Group):
 
     Attributes:
       second: URL or pattern of B (--with); None: the last argument.
-      form: format of B, "tar", "parquet", "tsv", "csv" or "jsonl"; None: by its suffix.
+      form: format of B, "tar", "parquet", "tsv", "csv" or "jsonl"; None: by its suffix, else "tar".
       key: column of B with the keys; None: __key__ or key.
       dots: the dot, "first" or "last", at which keys of B end that are file names.
       encoding: of the text of B; None: UTF-8.
@@ -143,7 +143,8 @@ def tarjoin(
 ) -> None:
     """Write the samples of the data set A with the fields that the data set B has for their keys to *output*.
 
-    *source*, *options*: name A and B. If nothing is added, the output may be a table. Raises: TarToolsError.
+    *source*, *options*: name A and B, and say which fields are added. *memory*, *tmpdir*: bytes of memory and folder of
+    temporary files for the fields of B. The output may be a table, too. Raises: TarToolsError.
     """
     words = words_of_fields(options)
     adds = words is None or bool(words)

@@ -156,9 +156,9 @@ def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: s
 
 
 def checksum_lines(entries: Iterator[ListedObject], account: Account) -> Iterator[str]:
-    """Yield the line of each of *entries* in a list of checksums, in order; report an entry without a checksum.
+    """Yield the line of each of *entries* in a list of checksums, in order; report an entry without one as an omission.
 
-    Requests to stores are concurrent. Raises: StorageError if a request fails.
+    Lines have no end of line. Requests to stores are concurrent. Raises: StorageError if a request fails.
     """
     from tartools.storage.checksums import checksum_line
     from tartools.storage.objects import requests_at_once
@@ -186,7 +186,7 @@ def is_one_line(url: str, end: str, account: Account) -> bool:
 
 
 def format_time(seconds: float | None) -> str | None:
-    """Return the time *seconds* after 1970 in UTC, as in ISO 8601; None if it is unknown or out of range."""
+    """Return the time *seconds* after 1970 in UTC, like 1970-01-01T00:00:00Z; None if it is unknown or out of range."""
     if seconds is None:
         return None
     try:

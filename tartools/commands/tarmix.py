@@ -96,8 +96,8 @@ class MixingOptions(cli.Group):
 def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, mixture: MixingOptions) -> None:
     """Draw samples from several data sets in proportion to their shares, and write them to *output*.
 
-    *source*: words that name a share and its shards, one data set after the other: 0.7 a.tar 0.3 b.tar. Raises:
-    TarToolsError.
+    *source*: words that name a share and its shards, one data set after the other: 0.7 a.tar 0.3 b.tar. *mixture*: what
+    happens when a data set ends, number of samples, seed, new keys. Raises: TarToolsError.
     """
     shares, groups = zip(
         *parse_sources(add_lists(*source.expand_arguments, is_name=lambda word: parse_share(word) is None)), strict=True

@@ -201,7 +201,7 @@ def process_samples(
 
 
 def command_line(work: CommandOptions) -> str | None:
-    """Return the command line for the shell; None if a script is given. Words after `--` are quoted.
+    """Return the command line for the shell; None if a script is given. Words after `--` are quoted: exec -- ls 'a b'.
 
     Raises: UsageError if there is no word after `--`, no such program, or --shell with such words.
     """
@@ -243,8 +243,8 @@ def relative_path_advice(work: CommandOptions, base: bytes) -> str:
 def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], Outcome]:
     """Return a function that runs the command for one task in *shells*, and returns its outcome.
 
-    With `-e abort`, unless --unordered, it runs no task after a failed one, since its result is not needed: the outcome
-    is then "was not run".
+    A task that has a failure is not run: that is its outcome. With `-e abort`, unless --unordered, no task with a
+    greater number than a failed one is run, since its result is not needed: the failure is then "was not run".
     """
     stops = work.errors == "abort" and not work.unordered
     failed: list[int] = []

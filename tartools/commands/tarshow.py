@@ -158,7 +158,7 @@ def tarshow(
         return samples
 
     def total() -> int | None:
-        """Return the number of samples, if it is known or quickly counted."""
+        """Return the number of samples that `read` yields, if it is quickly counted; None if not, or with --random."""
         places = reading.with_need(Need.PLACES)
         return None if page_options.drawn else count_quickly(urls, lambda account: read(account, places))
 
@@ -250,7 +250,8 @@ def page_of_samples(
 ) -> None:
     """Write an HTML page of *samples* to *url*, with the *title*; warn if it does not show all, or some are broken.
 
-    *page_options*, *first*: how many samples are read, and drawn of these.
+    *page_options*, *first*: how many samples are read, and drawn of these; without -c and --random, a default number is
+    drawn of all.
     """
     from tartools.show.html import page
 

@@ -77,7 +77,8 @@ class Sorting(cli.Group):
     """Options for the order, and for memory and temporary files.
 
     Attributes:
-      sortkey, sorttype: value to sort by, and how values compare; None: by the name.
+      sortkey: value to sort by, a column.
+      sorttype: how values compare; None: as int for `__index__` and `__size__`, as text for all other columns.
       reverse: descending order.
       unique: which of equal samples is kept: "first", "last"; None: all.
       missing: where samples without the value go; None: an error.
@@ -197,7 +198,10 @@ def record_blocks(tasks: Tasks[Identities], files: SampleFiles, account: Account
 
 
 def make_order(sorting: Sorting) -> sortkeys.Order:
-    """Return the order that the options *sorting* describe. Raises: UsageError for options that exclude each other."""
+    """Return the order that the options *sorting* describe.
+
+    Raises: UsageError if -S shuffle is given with -s, -u or --missing, or -s is no column (`parse_column`).
+    """
     kind, key = sorting.sorttype, sorting.sortkey
     if kind == "shuffle" and (key != "__key__" or sorting.unique or sorting.missing):
         raise UsageError("-S shuffle does not look into samples: leave out -s, -u and --missing")

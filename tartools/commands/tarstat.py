@@ -165,7 +165,8 @@ def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, p
 def shards_of(urls: Sequence[str], shard_urls: Collection[str]) -> Sequence[str]:
     """Return the URLs of all shards: *urls* without the tables among them, then the shards that these list.
 
-    *shard_urls*: all shards whose samples were counted, those that tables list included.
+    *shard_urls*: all shards whose samples were counted, those that tables list included. Without a table the result is
+    *urls*.
     """
     listed = [url for url in shard_urls if url not in urls]
     if not listed:

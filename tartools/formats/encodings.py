@@ -14,8 +14,8 @@ MIN_COMMON_SHARE = 0.7  # of the characters that are not ASCII
 class _Candidate(NamedTuple):
     """An encoding that a text may have, and the characters that are common in it.
 
-    `double`: True if the common characters are encoded in two bytes each; False: in one. `common`: ranges that have
-    their first bytes.
+    `name`: of the encoding, as Python has it. `double`: True if each common character is two bytes; False: one byte.
+    `common`: ranges of the first bytes of these characters.
     """
 
     name: str
@@ -68,8 +68,8 @@ def guess_encodings(texts: Iterable[bytes]) -> list[str]:
 def _common_share(data: bytes, candidate: _Candidate) -> float:
     """Return the share of common characters among the non-ASCII characters of *data*, decoded by *candidate*.
 
-    0.0 if it can't be decoded, has only ASCII characters, or has too many ASCII letters for this encoding (for cp1252:
-    too few; in an encoding of two bytes no number is too large).
+    0.0 if it can't be decoded, has only ASCII characters, or has ASCII letters in a wrong share: above half of all
+    letters in cp1251 and cp866, below half in cp1252. In the other encodings any share is right.
     """
     try:
         text = data.decode(candidate.name)
@@ -135,7 +135,10 @@ def read_as_utf8(file: io.BufferedReader, encoding: str | None, url: str) -> io.
 
 
 def utf16_advice(head: bytes) -> str:
-    """Return the message for text that begins with *head* in UTF-16 or UTF-32; "" for other text.
+    """Return the message for text that begins with *head*, at least 4 bytes, in UTF-16 or UTF-32; "" for other text.
+
+    Text without a byte order mark counts as UTF-16 if every other one of the first 4 bytes is 0; as UTF-32 it never
+    does.
 
     >>> utf16_advice("a,b".encode("utf-16"))
     'this is UTF-16 text, not UTF-8: --encoding utf-16 reads it'

@@ -35,9 +35,9 @@ class Folder(NamedTuple):
     """The folder `path`, and the choice of its files.
 
     `class_field`: field for the class of a sample, the name of its directory; a field of numbers, such as cls, gets the
-        number of the class, and one with .txt behind its name the name. None: no class.
+        number of the class, and cls.txt the name; any other field gets the name. None: no class.
     `exclude`: globs of files and folders that are left out. A glob with a slash matches a path relative to the folder,
-        any other the last part of one.
+        any other the last part of a path.
     `tables`: paths of files, relative to the folder, that are no part of samples, since they are read otherwise.
     `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
         looks wrong.
@@ -55,9 +55,9 @@ class Folder(NamedTuple):
 class Tree(NamedTuple):
     """The content of a folder and its folders.
 
-    `files`: relative paths of regular files. `specials`: (path, kind in words) of special files and of links that are
-    not followed or can't be; these paths begin with that of the folder. `left_out`: relative paths that are excluded,
-    hidden, or made by systems; folders end in a slash.
+    `files`: relative paths of regular files, as bytes. `specials`: (path, kind in words: "fifo"), both str, of special
+    files and of links that are not followed or can't be; these paths begin with that of the folder. `left_out`:
+    relative paths that are excluded, hidden, or made by systems; folders end in a slash.
     """
 
     files: list[bytes]
@@ -68,10 +68,11 @@ class Tree(NamedTuple):
 def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[PlannedSample]:
     """Return the samples in the tree of files below *folder*, sorted by the bytes of key and field.
 
-    A member is called as its file, by the path relative to the folder; with `dots` "last", "_" replaces the dots of the
-    base name before the last one. With `class_field`, each sample also has its class. Hidden and excluded files and
-    folders, and those that systems add, are left out with a warning by *account*. Special files, and links that are not
-    followed, are reported as an omission; *skip_special*: they are left out silently.
+    A member has the path of its file, relative to the folder; with `dots` "last", "_" replaces the dots of the base
+    name before the last one. Its URL is that file, which is not read yet. With `class_field`, each sample also has its
+    class. Hidden folders, excluded files and folders, and those that systems add, are left out with a warning by
+    *account*. Special files, and links that are not followed, are reported as an omission; *skip_special*: they are
+    left out silently. A folder without files gives [] and a warning.
 
     Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a field occurs twice, or
     if two files would get one key.
@@ -106,9 +107,9 @@ def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
 def plan_class_members(folder: str, field: str, names: dict[bytes, bytes], account: Account) -> Iterator[PlannedMember]:
     """Yield the members that say the class of each sample of *folder*, a path: the name of the directory that it is in.
 
-    *field*: the field for the class, see `class_members`. *names*: path of each file, relative to the folder -> its
-    name in the archive. The class of files in no directory is the name of the folder, with a warning by *account*.
-    Files without a field get no class.
+    *field*: the field for the class; each sample gets one member or two, as `class_members` makes them. Samples come in
+    no order. *names*: path of each file, relative to the folder -> its name in the archive. The class of files in no
+    directory is the name of the folder, with a warning by *account*. Files without a field get no class.
     """
     top = os.path.basename(os.path.abspath(folder))
     keys = {key for key, field in map(split_path, names.values()) if field}
@@ -124,10 +125,11 @@ def plan_class_members(folder: str, field: str, names: dict[bytes, bytes], accou
 
 
 def number_classes(field: str, labels: Iterable[bytes], account: Account) -> dict[bytes, int]:
-    """Return the number of each class of *labels*; {} if *field* has a suffix that is not for numbers, unlike cls.
+    """Return the number of each class in *labels*, by name; {} unless the suffix of *field* is for numbers, as cls is.
 
-    They count from 0 in the order of the names' bytes, and *account* warns which is which. If all names are numbers,
-    they are taken as they are, without a warning.
+    Numbers count from 0 in the order of the names' bytes, and *account* warns which name has which. If all names are
+    whole numbers (no leading zeros, up to 18 digits), they stand for themselves, without a warning. *labels*: names of
+    classes, which may repeat.
     """
     if suffix_of(split_codec(field)[0]) not in NUMBER_SUFFIXES:
         return {}
@@ -179,7 +181,7 @@ class _FolderToList(NamedTuple):
     """A folder of the tree that `list_tree` has yet to list.
 
     `path`: relative to the top; b"" for the top itself. `above`: (device, inode) of the folders that contain it, to
-    find links that form a loop.
+    find links that form a loop; empty if links are not followed.
     """
 
     path: bytes
@@ -187,9 +189,10 @@ class _FolderToList(NamedTuple):
 
 
 def list_tree(folder: Folder, account: Account) -> Tree:
-    """Return the tree below *folder*: files by relative path, unordered; links and special files sorted by path.
+    """Return the tree below *folder*: `files` and `left_out` unordered, `specials` sorted by path.
 
-    *account* warns of a glob that matches nothing. Raises: StorageError for a directory that cannot be read.
+    With `follow`, a link to a folder above it is one of `specials`. *account* warns of a glob that matches nothing.
+    Raises: StorageError for a directory that cannot be read.
     """
     from fnmatch import translate
 
@@ -244,9 +247,10 @@ def _matches_glob(glob: str, pattern: re.Pattern[str], path: bytes) -> bool:
 
 
 def is_left_out(name: bytes, is_folder: bool) -> bool:
-    """True if `tarcreate --folder` leaves out *name*: a hidden folder, or a file or folder that systems add.
+    """True if `tarcreate --folder` leaves out *name*: a folder .NAME, or a file or folder that systems add.
 
-    *is_folder*: True if it is the name of a folder.
+    Systems add the names in SYSTEM_FILES and SYSTEM_FOLDERS, in any case, and files called ._NAME. *is_folder*: True if
+    it is the name of a folder.
 
     >>> [is_left_out(name, True) for name in (b".git", b"@eaDir", b"cat")], is_left_out(b".hid.jpg", False)
     ([True, True, False], False)
@@ -266,9 +270,9 @@ def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
 
 
 def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
-    """Return the kind of *entry*, which is neither a regular file nor a folder, in words, such as "fifo".
+    """Return the kind of *entry*, neither a regular file nor a folder: "symbolic link", "fifo", "socket" or "device".
 
-    *follow*: True if links are followed: then *entry* is broken if it is a link.
+    *follow*: True if links are followed: then a link is a "broken symbolic link".
     """
     mode = entry.stat(follow_symlinks=False).st_mode
     link = "broken symbolic link" if follow else SYMBOLIC_LINK
@@ -277,7 +281,7 @@ def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
 
 
 def check_distinct_keys(names: dict[bytes, bytes], folder: str) -> None:
-    """Raise SampleError if files whose paths differ, not only after the last dot, would get one key.
+    """Raise SampleError if two files get one key although their paths differ before the field: a.1.jpg and a_1.txt.
 
     *names*: path of each file -> its name in the archive, in which dots before the last one became underscores.
     *folder*: the folder of the files, for the message.
@@ -295,9 +299,10 @@ def check_distinct_keys(names: dict[bytes, bytes], folder: str) -> None:
 
 
 def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
-    """Warn if a sample has two members whose fields differ only in case or in the spelling of a type: a.JPG and a.jpeg.
+    """Warn if a sample has two members whose fields are equal but for case or the spelling of a type: a.JPG and a.jpeg.
 
-    There is one warning for all *samples*, each given as the paths of its members.
+    Spellings are compared only in fields without a dot: a.left.jpg and a.left.jpeg are no twins. There is one warning
+    by *account* for all *samples*, each given as the paths of its members.
     """
     twins: list[str] = []
     for paths in samples:
@@ -314,9 +319,9 @@ def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
 
 
 def warn_of_repeated_kinds(samples: Sequence[PlannedSample], account: Account) -> None:
-    """Warn if a sample has two fields with a dot that end in one suffix: they may be files of different samples.
+    """Warn if a sample has two fields with a dot that end in one suffix, such as 1.jpg and 2.jpg, ignoring its case.
 
-    There is one warning for all *samples*.
+    They may be files of different samples. There is one warning by *account* for all *samples*.
     """
     twins: list[tuple[bytes, bytes, bytes]] = []
     for key, parts in samples:

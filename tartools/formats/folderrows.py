@@ -38,12 +38,13 @@ class FolderTable(NamedTuple):
     """A table of rows about the files of a folder.
 
     `url`: its name. `rows`: its rows. `is_text`: True if all values are text, as in CSV.
-    `file_column`: the column of file names; None: the first of `FILE_COLUMNS` that the table has, else the first column
-        that ends in _file_name.
+    `file_column`: the column of file names; None: the first of `FILE_COLUMNS` that the table has. Columns that end in
+        _file_name name files too. The main file of a row is the first that it names.
     `key_column`: the column of keys; None: `keys`, which makes keys of columns; if that is None too, `__key__`, or the
         keys of the files for a row without it.
     `words`: the columns that become fields, and their new names; a word `json`, if there is no such column, gathers all
-        other columns in one field. None: all columns but those of file names and keys.
+        other columns in one field. None: all columns but those of file names and keys, and names that begin with two
+        underscores.
     """
 
     url: str
@@ -58,13 +59,13 @@ class FolderTable(NamedTuple):
 def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_special: bool) -> list[PlannedSample]:
     """Return the samples of *folder* that a row of *table* names, in the order of the rows, with the row's fields.
 
-    Rows whose file is not in the folder, and files without a row, are left out and reported as omissions. In a sample,
-    members are sorted by field. *skip_special*: True to leave out links and special files silently; False: they are an
-    omission too.
+    Rows whose main file is not in the folder, and files without a row, are left out and reported as omissions. In a
+    sample, members are sorted by field. *skip_special*: True to leave out links and special files silently; False: they
+    are an omission too.
 
-    Holds: all rows and paths. Raises: SampleError, naming the row, for a row that names no file, two rows of one sample
-    or key, a field twice, a value that can't be a payload, a column that is missing, and if the folder has the file of
-    no row; StorageError.
+    Holds: all rows and paths. Raises: SampleError, naming the row, for a row that names no file, or a further file that
+    is not in the folder, two rows of one sample or key, a field twice, a value that can't be a payload, a column that
+    is missing, and if no row that names a file has it in the folder; StorageError.
     """
     planned = plan_folder(folder, account, skip_special)
     matcher = _Matcher(folder, planned, table)
@@ -96,9 +97,10 @@ def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_
 
 
 def _report_omissions(names: Sequence[str], singular: str, plural: str, where: str, account: Account) -> None:
-    """Report *names*, of rows of the table or files of the folder *where* that are left out, as an omission, if any.
+    """Report *names*, of rows of the table or files of the folder *where* that are left out, as one omission, if any.
 
-    *singular*, *plural*: the noun for one name, and for several.
+    The message counts them and lists the first MAX_LISTED_NAMES. *singular*, *plural*: the noun for one name, and for
+    several.
     """
     if names:
         listed = ", ".join(map(printable, names[:MAX_LISTED_NAMES]))
@@ -109,8 +111,8 @@ def _report_omissions(names: Sequence[str], singular: str, plural: str, where: s
 class _Matcher:
     """Finds the samples of *folder* by the names of files in rows of *table*; *planned*: all samples of the folder.
 
-    Call `parts_of` for each row, and then `unused_files`. A name is in any Unicode form, and relative to the folder of
-    the table, if that is inside of *folder*, or else to *folder*.
+    Call `parts_of` for each row, and then `unused_files`. A name may be in any Unicode form. It is relative to the
+    folder of the table, if that is inside of *folder* and has the file there, or else to *folder*.
     """
 
     def __init__(self, folder: Folder, planned: Sequence[PlannedSample], table: FolderTable) -> None:
@@ -163,7 +165,7 @@ class _Matcher:
         return name, parts
 
     def _candidates(self, name: str) -> list[str]:
-        """Return the paths, relative to the folder, that *name* in the table may mean, normalized."""
+        """Return the paths that *name* may mean, relative to the folder, in order, without `.` and `..`."""
         return [os.path.normpath(os.path.join(base, name)) for base in self._bases]
 
     def _find_sample(self, name: str) -> int | None:
@@ -175,21 +177,24 @@ class _Matcher:
         return None
 
     def _is_file(self, part: PlannedMember, name: str) -> bool:
-        """True if *name*, of the table, is the file of *part*."""
+        """True if *name*, of the table, names the file of *part*; False if *part* has no file."""
         candidates = self._candidates(name)
         return part.url is not None and self._path(part) in (*candidates, *(self._forms.get(c) for c in candidates))
 
     def unused_files(self) -> list[str]:
-        """Return the paths, relative to the folder, of all files of the samples that no row has named so far."""
+        """Return the paths, relative to the folder, of all files in samples that no row has named so far.
+
+        A row names a sample by any file in it.
+        """
         rest = (s for n, s in enumerate(self._samples) if n not in self._row_of and n not in self._extra)
         return [self._path(part) for sample in rest for part in sample.parts if part.url is not None]
 
 
 class _RowFields:
-    """Chooses columns of the rows of *table*: the columns of file names, and the columns that become fields.
+    """Chooses columns of the rows of *table*: `file_columns`, with the names of files, and the fields, `fields_of`.
 
-    Call `fields_of` for each row, and then `check_words`. If a text table has a word for the field json, the rows of
-    *table* are changed: cells that go to this field become numbers, if the whole column has numbers.
+    Call these for each row, and then `check_words`. If a text table has a word for the field json, the rows of *table*
+    are changed: cells that go to this field become numbers, if the whole column has numbers.
     Raises: SampleError if a table with rows has no column of file names, or lacks `file_column`, `key_column` or a
     column that `keys` needs.
     """
@@ -226,17 +231,22 @@ class _RowFields:
             )
 
     def file_columns(self, row: Row) -> list[str]:
-        """Return the columns of *row* that name files, the main one first. Raises: SampleError if it has none."""
+        """Return the columns in which *row* names files, the main one first; a column with an empty cell names none.
+
+        Raises: SampleError if it names no file.
+        """
         columns = [name for name in self._files if row.values.get(name)]
         if not columns:
             raise SampleError(f"it names no file in the column {self._files[0]!r}")
         return columns
 
     def fields_of(self, row: Row) -> list[tuple[str, Any]]:
-        """Return (field, value) for the columns of *row* that become fields, in the order of the words or the row.
+        """Return (field, value) for the columns of *row* that become fields, in the order of `words` of the table.
 
-        A word for the field json adds, at the end, a dict of all remaining columns. Raises: SampleError for a field
-        twice.
+        Without `words`: in the order of the row, without names that begin with two underscores. Columns of file names
+        and the column of keys never become fields; a word that the row lacks is skipped. A word `json`, if no column
+        has this name, adds at the end a dict of all columns left: no field, file name or key. Raises: SampleError for a
+        field twice.
         """
         names = tuple(row.values)
         if names not in self._by_names:
@@ -262,8 +272,8 @@ def _add_fields(
 ) -> PlannedSample:
     """Return the sample of the files *parts* with the fields of *row*, number *index* (from 0) of *table*.
 
-    Its members are sorted by field. Its key is that of the row, if *table* or the row has one, else that of the files.
-    Raises: SampleError for a bad key or field, or a field twice.
+    Its members are sorted by field. Its key is the row's value in `key_column`, else what `keys` makes, else its
+    `__key__`, else the key of the files. Raises: SampleError for a bad key or field, or a field twice.
     """
     key = split_path(parts[0].path)[0]
     if table.key_column is not None or (table.keys is None and "__key__" in row.values):
@@ -299,8 +309,9 @@ def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
     """Return the members of the sample *key* for *value*, from a row, in the field *field*.
 
     Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON in a field with the suffix
-    json, and a `JsonText` is written as it is. A list of `FileInList` has a member for each. Raises: SampleError for a
-    field or a value that can't be stored.
+    json (added unless it is there), and a `JsonText` is written as it is. All but bytes are compressed if *field* ends
+    in the suffix of a codec. A list of `FileInList` has a member for each, in the field `FileInList.field`. Raises:
+    SampleError for a field or a value that can't be stored.
     """
     check_nameable(field)
     if isinstance(value, list) and value and isinstance(value[0], FileInList):

@@ -70,8 +70,9 @@ def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account:
 def _table_lines(samples: Iterable[Sample], writer: _FolderWriter, table: str) -> Iterator[bytes]:
     """Yield the lines of the table called *table*, one for each of *samples*, whose files *writer* writes meanwhile.
 
-    A CSV, by the suffix of *table*, has a header before them, and all its rows have the columns of the first; in JSON
-    lines each has its own. Raises: SampleError if a row of a CSV has other columns, and those of `_FolderWriter.add`.
+    A CSV, by the suffix of *table*, has a header before them, and all its rows have the columns of the first; without
+    samples the header is file_name. In JSON lines each row has its own columns. Raises: SampleError if a row of a CSV
+    has other columns, and the errors of `_FolderWriter.add`.
     """
     is_csv = table.endswith(".csv")
     header: list[str] | None = None
@@ -170,9 +171,9 @@ class _FolderWriter:
     def add(self, sample: Sample) -> dict[str, str]:
         """Write the files of *sample*; return its row: by column the text of a cell, or with JSON lines a JSON value.
 
-        Without a table the row is empty; with one, text and JSON fields are in the row, and are not written. Raises:
-        SampleError for a name that can't be a file, or is taken, a key twice, and a sample without a class or without
-        any file; StorageError.
+        Without a table the row is empty, and the field that is the class is not written; with one, text and JSON fields
+        are in the row, and are not written. Raises: SampleError for a name that can't be a file, or is taken, a key
+        twice, and a sample without a class or without any file; StorageError.
         """
         label = None if self._class_of is None else self._class_name(sample)
         members = self._members_to_write(sample)
@@ -295,7 +296,8 @@ def file_columns(fields: Sequence[str]) -> dict[str, int]:
     """Return the columns of file names in a row, each with the index of its file in *fields*, the files of a sample.
 
     `file_name` is the main file: the first picture, else sound, else video, else file, if possible without a dot in its
-    field. Other files of its kind are NAME_file_name, by which `datasets` loads them too; files of other kinds have no
+    field. Other pictures, sounds or videos, if the main file is of their kind, are NAME_file_name, by which `datasets`
+    loads them too; NAME: the field without its suffix, or all of it if that is empty or taken. Other files have no
     column. *fields*: at least one.
 
     >>> file_columns(["npy", "seg.png", "jpg", "depth.png"])
@@ -316,8 +318,9 @@ def file_columns(fields: Sequence[str]) -> dict[str, int]:
 def json_value(sample: Sample, field: str, text: str) -> str:
     """Return *text*, of *field* of *sample*, as a JSON value on one line.
 
-    JSON fields are values as they are written, numbers of classes are numbers, other text is a string.
-    Raises: SampleError for a JSON field that is not JSON.
+    With the suffix json, it is the value itself, its line breaks as blanks; with that of a class (cls) and a whole
+    number of up to 18 digits, a number; any other text is a string.
+    Raises: SampleError for a field with the suffix json that is not JSON.
     """
     suffix = suffix_of(field)
     if suffix in NUMBER_SUFFIXES and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):

@@ -34,6 +34,8 @@ may_read = re.compile(rb'"(?:@|\\u0040)(?!base64")').search
 def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice, dots: Dots = None) -> Iterator[PlannedSample]:
     """Yield the samples that the JSON lines in *file*, a plan, describe; payloads to read are only named.
 
+    A line is {"__key__": "n01", "txt": "a dog", "@jpg": "b.jpg"}: text or JSON of a field, @ and a path or URL to read.
+
     *plan*: its name, and how paths are resolved. *choice*: the names that become fields, and the keys. *dots*: the dot
     that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
     Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample, or has the key of the
@@ -70,9 +72,9 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice, dots: Do
 def find_sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> Iterator[PlannedMember]:
     """Yield the members of the JSON lines in *file* whose payloads are read from URLs, to check these URLs first.
 
-    Lines that name no URL are not parsed. *plan*: its name, and how paths are resolved. *choice*: the names that become
-    fields. The paths of the members have "key" in place of their keys. Raises: SampleError for a parsed line that is no
-    sample; UsageError for a bad URL.
+    URLs are the values of names with @. Lines without such a name are not parsed. *plan*: its name, and how paths are
+    resolved. *choice*: the names that become fields. The paths of the members have "key" in place of their keys.
+    Raises: SampleError for a parsed line that is no sample; UsageError for a bad URL.
     """
     names = _ChosenNames(choice)
     for line, values in read_objects(file, plan.name, "plan", exact=True, is_read=may_read):
@@ -97,9 +99,10 @@ class _ChosenNames:
         self._seen: dict[str, None] = {}
 
     def choose(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the chosen ones of *values*, an object, by their new names, which keep the @ of payloads to read.
+        """Return the values of the object *values* that become fields, by new name, with @ if it is a file to read.
 
-        All, unchanged, if the choice has neither words nor a key. Raises: SampleError if two would be one field.
+        If the choice has neither words nor a key, *values* itself is returned. Raises: SampleError if two would be one
+        field.
         """
         if self._choice.words is None and self._choice.key is None:
             return values
@@ -119,7 +122,7 @@ class _ChosenNames:
         return (name != self._choice.key or parse_title(name, "jsonl")[1]) and name not in PSEUDO_FIELDS
 
     def check_words(self, url: str) -> None:
-        """Raise SampleError, with *url*, if a word of the choice names no field of the objects."""
+        """Raise SampleError, with *url*, if no object had a field for a word of the choice."""
         if self._seen and (lost := " ".join(self._columns.missing_words(self._seen))):
             raise SampleError(
                 f"no object has {lost}{comma_advice(lost)}; the names are: {field_list(self._seen)}", url=url
@@ -129,7 +132,8 @@ class _ChosenNames:
 def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots) -> str:
     """Return the key of the object *values*, number *index* (from 0), as *choice* says.
 
-    It is one of the values, or made of several or of the number. *dots*: the dot that ends a value that is a file name.
+    It is one of the values, or made by `choice.keys` of several or of the number. *dots*: the dot that ends a key that
+    is a file name, "first" or "last"; None: the only one, before a known suffix.
     Raises: SampleError if a value that it is made of is missing, or is neither text nor a number.
     """
     name = choice.key_in(values)
@@ -190,7 +194,9 @@ def _plan_member(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrig
 
 
 def payload_of_json(value: Any) -> bytes:
-    """Return the payload for *value*: the text of a string, the bytes of {"@base64": TEXT}, or else JSON.
+    """Return the payload for *value*: the text of a string or `Number`, the bytes of {"@base64": TEXT}, else JSON.
+
+    JSON has no blanks, and escapes only if it has a lone surrogate.
 
     Raises: SampleError for bad base64, a string with a lone surrogate, or brackets that are nested too deeply.
     """
@@ -248,7 +254,8 @@ def _encode_utf8(text: str) -> bytes:
 def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
     """Yield a JSON line for each of *samples*, in order, counted in *account*: an object of its key, then its fields.
 
-    Text is a string, another payload {"@base64": TEXT}.
+    {"__key__": "n01", "txt": "a dog", "jpg": {"@base64": "/9j/4AAQ..."}}: a payload in UTF-8 is a string, unless its
+    field ends in the suffix of a codec; any other is in base64.
     Holds: one sample. Raises: SampleError for a name that is not UTF-8, and two members of one name.
     """
     for sample in samples:
@@ -257,8 +264,9 @@ def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
 
 
 def json_line(sample: Sample) -> bytes:
-    """Return *sample* as a JSON object on a line, with its newline.
+    """Return *sample* as a JSON object on a line, with its newline: `__key__`, then the payloads by field.
 
+    A payload in UTF-8 is a string, unless its field ends in the suffix of a codec; any other is {"@base64": TEXT}.
     Raises: SampleError for a name that is not UTF-8, and two members of one name.
     """
     parts = [b'{"__key__": ', _quote_name(sample, sample.key)]

@@ -23,7 +23,8 @@ from tartools.tar.compression import (
 def open_packed(url: str) -> io.BufferedReader:
     """Open *url* and return its bytes as a file, decompressed if they begin as compressed data.
 
-    Raises: StorageError. Reading raises TruncatedError or TarFormatError if compressed data are damaged.
+    Raises: StorageError if it can't be opened or read. Closing the file closes the input. Reading raises TruncatedError
+    or TarFormatError if compressed data are damaged.
     """
     file = stream_file(storage.open_read(url), url)
     codec = codec_of(file.peek(MAX_COMPRESSION_MAGIC_BYTES)[:MAX_COMPRESSION_MAGIC_BYTES])
@@ -33,7 +34,7 @@ def open_packed(url: str) -> io.BufferedReader:
 
 
 def open_seekable_packed(url: str) -> io.BufferedReader:
-    """Open *url* and return its bytes as a file that can seek; if they are compressed, a decompressed copy in scratch.
+    """Open *url* and return its bytes as a file that can seek; if they are compressed, as a decompressed scratch file.
 
     Raises: TruncatedError or TarFormatError if compressed data are damaged; StorageError.
     """

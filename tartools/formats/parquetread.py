@@ -75,15 +75,15 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
 
 
 def column_buffer_bytes(url: str) -> int:
-    """Return how many bytes of each column of the Parquet file *url* are read at once: more if it is on a server."""
+    """Return how many bytes of each column of the Parquet file *url* are read at once: 1 MiB, or 4 MiB on a server."""
     return REMOTE_COLUMN_READ_BYTES if storage.is_stored_object(url) else COLUMN_READ_BYTES
 
 
 def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
     """Yield *columns* of all rows of *table* as a `pyarrow.RecordBatch` each of some BATCH_BYTES, and up to BATCH_ROWS.
 
-    They may have more bytes if the rows of a row group differ in size. Raises: TarFormatError for a damaged file, also
-    if it has another number of rows than it says.
+    Rows are in order. A batch may have more bytes if the rows of a row group differ in size. Raises: TarFormatError for
+    a damaged file, also if it has another number of rows than it says.
     """
     rows = 0
     for group, _, count in table.groups():
@@ -97,8 +97,8 @@ def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator
 class PayloadRows:
     """Reads the rows of the Parquet file *table* as samples: a column is a field, a null in it no member.
 
-    *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot that ends a key, "first"
-    or "last", if keys are names of files; None: the only one, before a known suffix.
+    `samples` yields them. *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot
+    that ends a key, "first" or "last", if keys are names of files; None: the only one, before a known suffix.
     Raises: SampleError if its columns can't be fields, one is there twice or is missing, or it is a table of samples in
     shards.
     """
@@ -199,8 +199,10 @@ class PayloadRows:
 def _choose_columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None, list[tuple[str, bytes]]]:
     """Return (key column or None, [(column, ending)] of the columns that *choice* takes from *names*).
 
-    An ending is the end of the path of a member after the key. Raises: SampleError for a word or a key without a
-    column, two columns for one field, or a name that can't be a field.
+    Without words (option -f) these are all columns but the key and names like `__x__`; a column that becomes `__key__`
+    is the key. An ending is the end of the path of a member after the key: b".jpg".
+    Raises: SampleError if a word names no column, or the key column is missing; for two columns for one field; for a
+    name that can't be a field.
     """
     words = choice.words
     key = choice.key_in(names) if choice.key is not None or choice.keys.columns else None

@@ -59,7 +59,7 @@ def is_file_type(kind: Any) -> bool:
 
 
 def is_list_type(kind: Any) -> bool:
-    """True if *kind*, an Arrow type, is a list."""
+    """True if *kind*, an Arrow type, is list, large_list or fixed_size_list."""
     is_a = schema.import_arrow().types
     return any(test(kind) for test in (is_a.is_list, is_a.is_large_list, is_a.is_fixed_size_list))
 
@@ -77,8 +77,8 @@ def has_bytes(kind: Any) -> bool:
 def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
     """Return the payload of each row of *column*, a `pyarrow.Array` from the column *name* of a Parquet file.
 
-    It is bytes (text as UTF-8, numbers as text, lists and objects as JSON), a `FileList` for a list of pictures, sounds
-    or bytes, or None for null. *row*: the number of the first row, for errors.
+    It is bytes (text as UTF-8, numbers as text, lists and objects as JSON), a list of `FileInList` for one of pictures,
+    sounds or bytes, or None for null. *row*: the number of the first row, for errors.
 
     Raises: SampleError, with the row as its offset, for a picture or sound that is only a path; SampleError for bytes
     at any other depth, which JSON can't hold.

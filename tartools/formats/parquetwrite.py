@@ -97,12 +97,12 @@ class PayloadColumn(NamedTuple):
 
     @property
     def feature(self) -> dict[str, str]:
-        """The type of the column as a feature of Hugging Face's `datasets`, in JSON."""
+        """The type of the column for Hugging Face: {"_type": "Image"}, or {"_type": "Value", "dtype": KIND}."""
         return {"_type": self.kind} if self.is_file else {"dtype": self.kind, "_type": "Value"}
 
     @property
     def type(self) -> Any:
-        """The type of the column in Arrow."""
+        """The type of the column in Arrow: binary, string, or a struct of bytes (binary) and path (string)."""
         pa = schema.import_arrow()
         if self.is_file:
             return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -137,7 +137,7 @@ class PayloadColumns:
                     )
 
     def _make_column(self, name: str, sources: Iterable[str]) -> PayloadColumn:
-        """Return the new column *name* for fields called *sources*, which decide its kind, unless it is to be binary.
+        """Return the new column *name*, of the kind of fields called *sources*; binary if the layout names it so.
 
         Raises: SampleError for a name that begins and ends with two underscores.
         """
@@ -172,7 +172,7 @@ class PayloadColumns:
         return bool(pairs)
 
     def _pair_all(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
-        """Return (column, member) for each member of *sample*. A new column follows the column of the previous member.
+        """Return (column, member) for each member of *sample*. A new column follows the previous member's column.
 
         Raises: SampleError if no column can be added, or a name is not UTF-8.
         """
@@ -269,7 +269,10 @@ class PayloadColumns:
         )
 
     def take_table(self) -> Any:
-        """Return the rows added so far as a `pyarrow.Table`, and drop them here."""
+        """Return the rows added since the last call as a `pyarrow.Table`, and drop them here.
+
+        It has `__key__` and all columns of the file, with null where a row has no value.
+        """
         pa = schema.import_arrow()
         types = [(KEY_COLUMN, pa.string()), *((column.name, column.type) for column in self._columns.values())]
         table = pa.Table.from_pylist(self.rows, pa.schema(types))

@@ -42,8 +42,9 @@ TEXT_PREFIX = "text:"
 class PlanOrigin(NamedTuple):
     """The origin of a plan, and how its paths and URLs are read.
 
-    `name`: its URL, for messages. `base`: the folder of relative paths. `allow_pipe`: True if it may name all inputs,
-    commands too; if not, a table names no command, and a plan on a server only inputs on that server.
+    `name`: its URL, for messages. `base`: the folder of relative paths; "" for the current one. `allow_pipe`: True if
+    it may name all inputs, commands too; if not, a table names no command, and a plan on a server only inputs on that
+    server.
     """
 
     name: str
@@ -51,13 +52,13 @@ class PlanOrigin(NamedTuple):
     allow_pipe: bool = False
 
     def failure(self, line: int, reason: str, column: str = "") -> SampleError:
-        """Return the error, with its *reason*, for *line* of the plan, and its *column* if that is not ""."""
+        """Return the error "line 3, column jpg: REASON", with the URL of the plan; without the column if that is ""."""
         return SampleError(f"{describe_line(line, column)}: {reason}", url=self.name)
 
     def resolve(self, text: str, line: int, column: str = "") -> str:
         """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to `base`.
 
-        *line*, *column*: its place, for messages.
+        *line*, *column*: its place, for messages; the column of a recipe is "".
         Raises: SampleError for stdin, and for an input that the plan may not name; UsageError for a text that is no
         URL, or has credentials.
         """
@@ -117,9 +118,9 @@ def samples(
 
     A list for a recipe, and for a table that names URLs, so that these can be checked first; else an iterator.
     *plan*: its name, and how paths are resolved. *choice*: the columns of a table that become fields, and its keys.
-    *dots*: the dot that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
-    Raises: SampleError, naming the line, for a bad header, recipe, key or cell; UsageError for a bad URL. For rows the
-    iterator raises them.
+    *dots*: the dot that ends a key of a table that is a file name, "first" or "last"; None: the only one, before a
+    known suffix. Raises: SampleError, naming the line, for a bad header, recipe, key or cell; UsageError for a bad URL.
+    For rows the iterator raises them.
     """
     if form == "recipe":
         textrows.check_no_utf16(file, plan.name)
@@ -135,7 +136,7 @@ def samples(
     places = {name: place for place, name in enumerate(header)}
 
     def key_of(index: int, cells: Sequence[bytes]) -> str:
-        """Return the key of row *index*, which has these *cells*. Raises: SampleError if it is not safe."""
+        """Return the key of row *index*, which has these *cells*. Raises: SampleError if it can't be a key."""
         if key_at is not None:
             return _decode_path(sample_key(cells[key_at], dots))
         return require_safe_key(choice.keys(index, lambda name: _decode_path(cells[places[name]])))
@@ -153,7 +154,7 @@ def _rows_of_text(
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Yield (line, cells) for each row in *batches*. Raises: SampleError, naming *url*, if a payload is not UTF-8.
 
-    Keys, and names of files, may be any bytes, as on a file system.
+    Payloads are the cells of *columns*, (index, column), that are not URLs. Keys and names of files may be any bytes.
     """
     texts = {place: column.title for place, column in columns if not column.reads}
     for batch in batches:
@@ -165,7 +166,8 @@ class PlanColumn(NamedTuple):
     """A column of a table that is a plan.
 
     `field`: the field that it fills. `reads`: True if its cells are URLs to read the payloads from.
-    `ignored`: True for a pseudo-field, such as the key. `title`: its name in the header.
+    `ignored`: True for a pseudo-field, such as the key. `title`: its name in the header: @jpg if the field jpg is read
+        from URLs.
     """
 
     field: str
@@ -205,7 +207,9 @@ def choose_plan_columns(
 ) -> tuple[int | None, list[tuple[int, PlanColumn]]]:
     """Return (index of the key column or None, [(index, column)] of the columns that become fields) by *choice*.
 
-    Raises: SampleError for a word or a key without a column, and two columns for one field.
+    The columns have their new names as `field`, in the order of the words, else of *columns*. The key column is a field
+    only if it names files to read. Raises: SampleError for a word or a key without a column, and two columns for one
+    field.
     """
     titles = [column.title for column in columns]
     key = choice.key_in(titles)
@@ -272,7 +276,7 @@ def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, l
 
 
 def plan_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
-    """Yield the members of a recipe: lines `NAME SOURCE`. Empty lines are skipped.
+    """Yield the members of a recipe: lines `NAME SOURCE`, such as "a.txt text:hello". Empty lines are skipped.
 
     SOURCE is `text:` and the payload itself, or a path or URL. Raises: SampleError, naming the line, for a bad name, a
     missing source, text that is not UTF-8, and an input that *plan* may not name; UsageError for a bad URL.
@@ -347,7 +351,7 @@ MAX_PAYLOAD_IN_MEMORY = 16 << 20  # bytes; larger payloads of other URLs go to a
 
 
 class PlannedMember(NamedTuple):
-    """A member to make: its path, and its payload or the URL to read it from.
+    """A member to make: its `path`, and its `payload`, both bytes, or the `url` to read that from.
 
     `url`: None if `payload` is the payload. `line` (from 1 on), `column`: where the plan names the URL; 0 and "" if
     nothing does.
@@ -361,14 +365,14 @@ class PlannedMember(NamedTuple):
 
 
 class PlannedSample(NamedTuple):
-    """A sample to make: its key, and its members to make, in order."""
+    """A sample to make: its `key`, bytes, and `parts`, a `PlannedMember` for each of its members, in order."""
 
     key: bytes
     parts: tuple[PlannedMember, ...]
 
 
 def describe_line(line: int, column: str) -> str:
-    """Return the place in a plan for messages: its line, and its column if that is not ""."""
+    """Return the place in a plan for messages: "line 3, column jpg", or "line 3" if *column* is ""."""
     return f"line {line}, column {column}" if column else f"line {line}"
 
 
@@ -407,7 +411,7 @@ def warn_of_file_names(planned: Iterable[PlannedSample], account: Account, name:
 
 
 def _suffix_of_file_name(text: bytes) -> str:
-    """Return the suffix of *text* if it looks like the name of a picture, sound or the like; else ""."""
+    """Return the suffix, in lower case, of *text* if it looks like the name of a file of a common type; else ""."""
     _, dot, suffix = text.rpartition(b".")
     name = _decode_path(suffix).lower()
     return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_URL_BYTES else ""
@@ -478,7 +482,7 @@ def _large_member(part: PlannedMember, url: str) -> Member:
 
 
 def join_chunks(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
-    """Return the bytes of *chunks*, joined: in memory, or in a scratch file if above MAX_PAYLOAD_IN_MEMORY."""
+    """Return the bytes of *chunks*, joined: a bytearray, or above MAX_PAYLOAD_IN_MEMORY an open scratch file."""
     buffer, scratch = bytearray(), None
     for chunk in chunks:
         buffer += chunk

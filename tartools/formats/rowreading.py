@@ -71,7 +71,7 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 def _json_rows(file: Iterable[bytes], url: str) -> Iterator[Row]:
     """Yield the rows of the JSON lines in *file*, called *url*; null is no value, a list or object is a `JsonText`.
 
-    Raises: SampleError, naming the line, for a line that is no JSON object.
+    Raises: SampleError, naming the line, for a line that is no JSON object, or has a name twice.
     """
     text = b""
 
@@ -130,7 +130,7 @@ def _parquet_rows(url: str) -> Iterator[Row]:
 
 
 def is_text_table(url: str) -> bool:
-    """True if all values in the table *url* are text: a CSV or TSV, by its suffix."""
+    """True if all values in the table *url* are text: a CSV or TSV, by its suffix (x.csv, x.tsv.gz)."""
     return _table_format(url) in ("csv", "tsv")
 
 
@@ -161,8 +161,8 @@ def read_coco(url: str) -> list[Row]:
     `json` is the object of the picture, as a dict, with the list `annotations` of its annotations, each with the name
     of its category as `category`.
 
-    Holds: the whole file, some six times its size. Raises: SampleError if it is no JSON, no COCO file, or has an
-    annotation of no picture or no category; StorageError.
+    Holds: the whole file, some six times its size. Raises: SampleError if it is no JSON, no COCO file, has an
+    annotation of no picture, or a `category_id` that no category has; StorageError.
     """
     from tartools.samples.payloads import parse_json
 
@@ -193,9 +193,10 @@ def read_coco(url: str) -> list[Row]:
 
 
 def _objects_in(content: dict[str, Any], name: str, required: Sequence[str], url: str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of the list *name* of *content*, the file *url*; none if there is no list.
+    """Yield the objects in the list *name* of *content*, the file *url*; none if *content* lacks the name.
 
-    Raises: SampleError if one is no object, or lacks one of the *required* names, whose values are text or numbers.
+    Raises: SampleError if the value is no list, or an item of it is no object with text or a whole number for each of
+    the *required* names.
     """
     items = content.get(name, [])
     if not isinstance(items, list):

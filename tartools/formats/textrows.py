@@ -60,7 +60,7 @@ class TextRows(NamedTuple):
 
 
 def check_utf8(text: bytes, place: str, url: str) -> None:
-    """Raise SampleError, naming the *place* in *url*, if *text* is not UTF-8."""
+    """Raise SampleError, naming the *place* ("line 3") in *url*, if *text* is not UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError as error:
@@ -187,6 +187,8 @@ def _check_widths(batches: Iterable[TextRows], form: str, name: str) -> Iterator
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
     """Raise SampleError if *row* has not *width* cells, or has one cell that looks like several of another format.
 
+    That is a cell with a semicolon in a CSV, with a blank or a comma in a TSV.
+
     *line*: its number. *form*: "tsv" or "csv". *name*: of the table.
     """
     only_cell = row[0].strip() if len(row) == 1 and form == "tsv" else b""
@@ -205,7 +207,7 @@ def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: s
 
 
 def _read_tsv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
-    """Yield the rows of the TSV in *file*; an empty line is a row of one empty cell.
+    """Yield the rows of the TSV in *file*, the header too, unescaped; an empty line is a row of one empty cell.
 
     Raises: SampleError, naming *name* and line, for a bad escape, after the rows before it.
     """
@@ -250,7 +252,7 @@ def _unescape_row(cells: Sequence[bytes], line: int, name: str) -> list[bytes]:
 
 
 def _read_csv(file: io.BufferedReader, name: str) -> Iterator[TextRows]:
-    """Yield the rows of the CSV in *file*; an empty line is a row without cells.
+    """Yield the rows of the CSV in *file*, the header too; an empty line is a row without cells.
 
     Raises: SampleError, naming *name* and line, for text that is no CSV, after the rows before it.
     """
@@ -301,9 +303,9 @@ def _has_surrogates(lines: Iterable[str]) -> bool:
 
 
 def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
-    """Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes.
+    r"""Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes.
 
-    *newline*: which ends of lines count, as for `open`.
+    *newline*: "\n" if only that ends a line; "" if "\r" and "\r\n" do too. Lines keep their ends.
     """
     return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)
 
@@ -318,7 +320,7 @@ def read_objects(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (number of the line, JSON object) for each line of *file*; empty lines are skipped.
 
-    *is_read*: if given, other lines than those for which it is true are skipped unparsed.
+    `is_read(line)`: returns False for a line, as bytes, to skip unparsed; None: parse all.
     *exact*: True to get numbers as they are written, each a `Number`. *noun*: for the file in messages.
 
     Raises: SampleError, naming *name* and line, for a line that is not a JSON object, for a name twice in one, and for
@@ -365,7 +367,7 @@ def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 
 @functools.cache
 def _decoder(exact: bool) -> "JSONDecoder":
-    """Return the decoder of JSON, which refuses a name twice; if *exact*, it makes each number a `Number`."""
+    """Return the decoder of JSON, which refuses a name twice; if *exact*, a number or NaN is a `Number`."""
     from json import JSONDecoder
 
     number = Number if exact else None

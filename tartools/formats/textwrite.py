@@ -37,9 +37,10 @@ FILL_HINT = "(--fill STR writes STR instead)"
 
 
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
-    """Return the columns of *specs*, words separated by blanks. With *key*, `__key__` is put first unless it is named.
+    """Return the columns that *specs* describe: texts of words for `parse_column`, separated by blanks.
 
-    Raises: UsageError for a bad word, two columns with one name, or no column at all.
+    With *key*, `__key__` is put first unless a word names it. Raises: UsageError for a word that is no column, for two
+    columns with one name, and, without *key*, for no word at all.
     """
     columns = [parse_column(word) for word in " ".join(specs).split()]
     names = [column.name for column in columns]
@@ -92,9 +93,9 @@ def make_lines(
     """Yield lines of the form of *table*, one for each sample of *batches*; return the columns that stayed empty.
 
     The generator returns these as `EmptyColumns`. There is no header: `add_header` adds it. The lines of a batch may
-    come together. Samples are counted in *account*.
-    A value that a sample lacks is written as `missing` of *table*. Values are text; in jsonl, values inside JSON fields
-    keep their type. After *max_rows* rows reading stops; None: after all.
+    come together, as one item. Samples are counted in *account*. A value that a sample lacks is written as `missing` of
+    *table*. Values are text; in jsonl, values inside JSON fields keep their type. After *max_rows* rows reading stops;
+    None: after all. With 0, nothing is read, and no column counts as empty.
 
     Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
     `missing` is None.
@@ -176,7 +177,10 @@ def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> b
 
 
 def add_header(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
-    """Yield the header of *table*, if it has one, then *rows*, its other lines; all end with a newline."""
+    r"""Yield the header of *table*, if it has one, then *rows*, its other lines, unchanged.
+
+    The header has the names as `column_title` writes them (\@txt), and ends with a newline.
+    """
     if table.header and table.form != "jsonl":
         yield make_line_maker(table.form, table.names)([column_title(name) for name in table.names]).encode(
             "utf-8", "replace"
@@ -241,7 +245,7 @@ def _bad_unicode_error(sample: "Sample | ListedRow", names: Sequence[str], value
 
 
 def make_line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
-    """Return a function: values of the columns *names*, in order -> a line of *form*, with its newline.
+    r"""Return a function: values of the columns *names*, in order -> a line of *form*, with its newline (CSV: "\r\n").
 
     *form*: "tsv" or "csv", where values are text, or "jsonl", where they are JSON values.
     """
@@ -289,7 +293,7 @@ class ListedRow(NamedTuple):
 
     @property
     def fields(self) -> list[str]:
-        """The names of the fields that the table lists, and of its columns that have values of samples."""
+        """The names of the fields that the table lists, then of its columns that do not begin with "__"."""
         columns = (name for name in self.columns.names if not name.startswith("__"))
         return list(dict.fromkeys([*(self.columns.fields or ()), *columns]))
 
@@ -319,7 +323,7 @@ def values_of_samples(
     Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT_VALUE. With *verbatim*, names of
     fields are compared with case, and a final newline is kept. Samples from tables take values from the columns of the
     table. If these have all values, no sample is read, and a `ListedRow` comes in its place. `join_batch(batch)`
-    returns the finished lines of a batch, or None; then (lines, batch) is yielded for the whole batch.
+    returns the finished lines of a batch that is not from a table, for which (lines, batch) is yielded once, or None.
     Holds: a batch.
     """
     make = make_json_getter if typed else make_getter

@@ -86,8 +86,9 @@ def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots
 def open_records(stream: Stream, url: str) -> io.BufferedReader:
     """Return the bytes of the TFRecord file in *stream*, the file *url*, decompressed if they are not plain.
 
-    The first length and its checksum decide, because a length may begin as compressed data do. The caller closes
-    *stream*. Reading raises TarFormatError if compressed data are damaged.
+    They are plain if the first length has its checksum, because a length may begin as compressed data do; else the
+    magic number of zlib, gzip or another codec of shards decides. The caller closes *stream*. Reading raises
+    TarFormatError if compressed data are damaged.
     """
     head = first_bytes(stream, FRAME_HEAD_BYTES)
     records: Stream = PrependedStream(stream, head)
@@ -101,7 +102,8 @@ def open_records(stream: Stream, url: str) -> io.BufferedReader:
 def read_records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
     """Yield (byte at which its frame begins, record) for each record in *file*.
 
-    Raises: TarFormatError, naming *url* and byte, if a checksum differs, or the file ends in a record, or is empty.
+    Raises: TarFormatError, naming *url* and byte, if a checksum differs, or a record has more than 2 GiB;
+    TruncatedError if the file ends in a record, or is empty.
     """
     at = 0
     while head := file.read(FRAME_HEAD_BYTES):
@@ -211,9 +213,10 @@ class Examples:
         return example.features.feature
 
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:
-        """Return the payloads of *features* by field, sorted by the name of the feature; count those without a value.
+        """Return the payloads of *features* by field, sorted by the name of the feature; count empty features.
 
-        *url*: the file, for `first_empty`. Raises: SampleError if two are one field.
+        The field has the name of its feature, with dots in place of slashes, and is what `feature_payloads` makes of
+        it. *url*: the file, for `first_empty`. Raises: SampleError if two are one field.
         """
         values_by_field: dict[str, bytes] = {}
         for name in sorted(features):
@@ -328,7 +331,8 @@ def choose_features(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[
 def encode_example(sample: Sample, features: Iterable[tuple[int, str]], message: Any) -> bytes:
     """Return *sample* as the bytes of a `tf.train.Example`.
 
-    *features*: (index of the member, name of its feature). *message*: an empty Example, which is filled.
+    *features*: (index of the member, name of its feature); `__key__`, the key, is added. *message*: an empty Example,
+    which is filled.
     Raises: SampleError for a sample of more than 2 GiB.
     """
     members = [(sample.members[place], name) for place, name in features]

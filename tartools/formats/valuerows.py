@@ -26,8 +26,9 @@ class TextValues:
     """The rows of tables of text, as columns for a table: `add` all rows, then read `rows`, `schema` and `batches`.
 
     The rows are in a temporary file until then, because only all of them give the types of the columns. *tmpdir*:
-    folder of this file; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so far; numbers, text,
-    lists and objects have the types that tarindex gives.
+    folder of this file; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so far, of the types
+    int64, double, string, list and struct. Values of several types, such as numbers and text, are strings; true and
+    false of JSON lines too.
     """
 
     def __init__(self, tmpdir: str | None) -> None:
@@ -39,7 +40,7 @@ class TextValues:
         """Add rows, as `textrows.read_packed_rows` yields them.
 
         *packed*: for each row the marshalled pairs (field, payload), or the payload alone if *single*, the name of the
-        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not text.
+        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not UTF-8.
         """
         rows = [_row_values(row, single, form) for row in packed]
         names = dict.fromkeys(chain.from_iterable(rows))
@@ -73,7 +74,7 @@ def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any
     """Return the values of the row *packed* by column; an empty cell is no value.
 
     *packed*: marshalled pairs (field, payload), or the payload of the field *single*. *form*: tsv, csv or jsonl.
-    Raises: SampleError for a value that is not text.
+    Raises: SampleError for a value that is not UTF-8.
     """
     fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
     return dict(
@@ -84,8 +85,9 @@ def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any
 def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
     """Return (column, value) for the field *name* with this *payload*, in a table of the format *form*.
 
-    In JSON lines, lists and objects have the suffix json or npy, which the column does not have. Other values are
-    numbers if they are written as such, or else text. Raises: SampleError for a value that is not text.
+    In JSON lines, a payload in NumPy's format is a list, and a field with the suffix json a list or object: the column
+    is called without the suffix npy or json. Any other value is an int or float if it is written as one (7, 0.5), or
+    else text. Raises: SampleError for a value that is not UTF-8.
     """
     if form == "jsonl" and payload.startswith(NPY_MAGIC):
         import numpy as np
@@ -103,7 +105,7 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
 class ParquetValues:
     """The columns of the Parquet file *url* that *row_format* chooses, under their new names, as columns for a table.
 
-    `rows`: their number. `schema`: the columns, without the keys, as a `pyarrow.Schema`; dictionaries and extension
+    `rows`: number of rows. `schema`: the columns, without the keys, as a `pyarrow.Schema`; dictionaries and extension
     types are replaced by the types of their values. The file is opened anew by `keys` and by `batches`.
     Raises: SampleError for a missing key column, a word without a column, or two columns of one name.
     """

@@ -95,8 +95,8 @@ def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tupl
 def _class_labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of the zip files *urls*: the name of the directory that it is in.
 
-    Samples in no directory and those without a field are skipped. *field*: the field for the class, for the message.
-    *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437.
+    Samples in no directory, and members without a field, are skipped. *field*: the field for the class, for the
+    message. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437.
     Raises: UsageError for stdin, which could not be read again; SampleError, TarFormatError and StorageError for the
     files.
     """
@@ -116,7 +116,7 @@ def _class_of_key(key: bytes) -> bytes:
 
 
 def add_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
-    """Return *sample* with members that say its class, the name of its directory, behind the others.
+    """Return *sample* with members that say its class, the name of its directory, after its own members.
 
     *numbers*: number of each class: *field* gets it, and the field with .txt behind its name the name; if {}, *field*
     gets the name. A lone member without a field is returned unchanged. Raises: SampleError if it has one of these
@@ -204,7 +204,7 @@ class ZipSamples:
     def _check_places(self, file: BinaryIO, infos: list[zipfile.ZipInfo]) -> None:
         """Raise TarFormatError if members overlap each other or the directory, or if some are not listed.
 
-        The latter is noticed only if *file* begins with a member.
+        Members that are not listed are noticed only if *file* begins with a member.
         """
         at, gap = 0, 0  # where a member ended, and where some may be that are not listed
         for info in sorted(infos, key=lambda info: info.header_offset):
@@ -278,6 +278,7 @@ class ZipSamples:
     def report(self, account: Account, skip_special: bool) -> None:
         """Warn of doubtful names, left out files and keys that return; report links and special files as an omission.
 
+        Doubtful names: the warnings of `ZipNames`, and fields that differ only in case or spelling (`warn_of_twins`).
         *skip_special*: True to say nothing of links and special files.
         """
         where = shown(self.url)
@@ -290,7 +291,10 @@ class ZipSamples:
         warn_of_twins((list(map(path_of_member, self[number])) for number in range(len(self))), account)
 
     def _check_member(self, info: zipfile.ZipInfo, path: bytes) -> None:
-        """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read."""
+        """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read.
+
+        Faults: an empty or absolute path, one with .. or NUL, encryption, and a compression other than deflate.
+        """
         name = path.decode()
         try:
             require_safe_key(name)
@@ -388,7 +392,7 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
 
 
 def _write_member(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
-    """Add *member* of *sample* to *archive*, under its path. Raises: SampleError for a bad name."""
+    """Add *member* of *sample* to *archive*, under its path. Raises: SampleError for a name it can't have."""
     info = zipfile.ZipInfo(_member_name(archive, member, sample), FIRST_ZIP_DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix
@@ -440,7 +444,7 @@ class _MemberBuffer:
         self._file: io.BytesIO | io.FileIO = io.BytesIO()
 
     def write(self, data: bytes) -> int:
-        """Append *data* to the current member; return its length."""
+        """Write *data* at the position in the current member; return its length."""
         if isinstance(self._file, io.BytesIO) and self._file.tell() + len(data) > MAX_MEMBER_IN_MEMORY:
             scratch = scratch_file()
             scratch.write(self._file.getbuffer())

@@ -75,7 +75,7 @@ class SampleTask(NamedTuple):
 
     @property
     def environment(self) -> dict[bytes, bytes]:
-        """The variables that the command gets, in addition to our environment: TAR_KEY, TAR_INDEX, TAR_SHARD."""
+        """The variables that the command gets beside ours: TAR_KEY, TAR_INDEX (`number`, in digits), TAR_SHARD."""
         return {b"TAR_KEY": self.key, b"TAR_INDEX": b"%d" % self.number, b"TAR_SHARD": os.fsencode(self.shard)}
 
 
@@ -83,7 +83,8 @@ class Outcome(NamedTuple):
     """How the command of a task ended.
 
     `failure`: how it failed; "" if it succeeded
-    `left_no_processes`: True if nothing that it started runs any more, in whatever process group or session
+    `left_no_processes`: True if nothing that it started runs any more, in any process group or session; False if
+        something may still run
     """
 
     failure: str
@@ -166,8 +167,8 @@ class SampleDirectories:
         """Remove *files*, the log and the raw copy of *task*; if directories are kept, only the raw copy.
 
         *files*: paths of the files in its directory. The directory itself is removed by the next call of `sweep`. With
-        *reuse* it is kept for another sample instead, if it is empty then, the one that was made for the task, and few
-        wait already; the caller knows that nobody works in it.
+        *reuse* it is kept for another sample instead, if it is empty then, the one that was made for the task, and
+        fewer than MAX_REUSED_DIRECTORIES wait; the caller knows that nobody works in it.
         """
         if task.raw:
             scratch.remove_tree(task.raw)
@@ -200,9 +201,10 @@ class SampleDirectories:
 
 
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
-    """Write the key and the members of *sample* as files into *folder*; *base*: name of the files, before the dot.
+    """Write the key of *sample* as BASE.__key__, and its members as BASE.FIELD or BASE, into *folder*; *base*: BASE.
 
-    Raises: SampleFailedError for a name that can't be a file, or that two members have; OSError for other failures.
+    Raises: SampleFailedError for a key or field with a NUL, a name that the file system refuses, or one that two
+    members have; OSError for other failures.
     """
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")

@@ -107,14 +107,15 @@ class Processes(Generic[Item]):
     def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], bytes]:
         """Have *work* called for *item* in a process; return a function that waits for its results, as bytes.
 
-        The bytes are the pickles of the results, one after the other; `results` yields them. The function raises
-        RuntimeError if the process was lost in each try. `on_end()` is called when the results are there, in the thread
-        of the process.
+        The bytes are the pickles of the results, one after the other; `results` yields them, and raises the error of
+        *work*. The function raises RuntimeError if the process was lost in each try, or ended by `stop`, and the error
+        of unpickling *work*; after `stop` it waits forever for a call that had not begun. `on_end()` is called when the
+        results are there, in the thread of the process.
         """
         return self._threads.submit(item, on_end)
 
     def stop(self) -> None:
-        """End all processes, busy or idle, and the threads."""
+        """End all processes, busy or idle, and the threads. Calls that have not begun are dropped."""
         self._threads.stop()
         for process in list(self._all):
             self._end(process)
@@ -215,7 +216,7 @@ def _serve(pipe: Connection) -> None:
 
     The first request is the pickle of (folder, function), and is answered by b"", or, if that can't be unpickled or
     entered, by the pickle of a `Failure`, and then it returns. Each later one is the pickle of an item, and is answered
-    by the pickles of the function's results, one after the other.
+    by the pickles of the function's results, one after the other, with a `Failure` as the last if it raised.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
     with suppress(EOFError, OSError):
@@ -233,7 +234,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _describe_exit(status: int | None) -> str:
-    """Return how a process ended, for a message; *status*: its exit status, negative for a signal."""
+    """Return how a process ended, for a message: "killed by SIGKILL" for *status* -9, "ended with status 1" for 1."""
     if status is not None and status < 0:
         return f"killed by {signal.Signals(-status).name}"
     return f"ended with status {status}"
@@ -309,7 +310,10 @@ def _unpickle_all(message: bytes) -> Iterator[Any]:
 
 
 def make_portable(error: BaseException) -> BaseException:
-    """Return *error*, or a RuntimeError with its class and text if it can't be pickled; its traceback is a note."""
+    """Return *error*, or if it can't be pickled a RuntimeError with its class, text and notes.
+
+    Its traceback is added as a note.
+    """
     text = "".join(traceback.format_exception(error)).rstrip()
     portable_error = error
     try:

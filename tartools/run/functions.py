@@ -75,8 +75,8 @@ def map_samples(
     a call. Threads help if calls wait, or compute in C (Pillow, NumPy). Pure Python needs processes: pass a
     `concurrent.futures.ProcessPoolExecutor`, or any other executor, which stays open.
 
-    Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker, one sample and
-    one of its results.
+    Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker and without
+    *on_error* one sample and one of its results.
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
     TypeError if it returns something else; ValueError for *workers* below 1; what `read` and `TarWriter` raise. Nothing
     is written then.
@@ -233,7 +233,7 @@ def _pairs_to_do(pairs: list[tuple[Source, str]], redo: bool) -> list[tuple[Sour
 
 
 def _make_output(function: OfShard[Source], redo: bool, pair: tuple[Source, str]) -> None:
-    """Call *function* for *pair*, (input, output), unless the output exists and *redo* is False.
+    """Call *function* for *pair*, (input, output), unless the output exists, is no directory, and *redo* is False.
 
     It may exist because Ray retries a call whose worker was lost at its end.
     Raises: errors of *function*; StorageError if the output is missing afterwards.
@@ -258,9 +258,9 @@ def _open_engine(
 ) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
     """For the body of `with`: (an engine that calls *function* for pairs, number of pairs to submit at a time).
 
-    `redo`: call it for outputs that exist, too. `count`: number of pairs. `engine`: "local" or "ray". `workers`:
-    threads, or an executor; on Ray tasks at a time. `address`, `cpus`: of the Ray cluster, and cores that a task
-    requests.
+    A pair whose output exists by then is left out, unless *redo*. *count*: number of pairs. *engine*: "local" or "ray".
+    *workers*: threads, or an executor; on Ray tasks at a time. *address*, *cpus*: of the Ray cluster, and cores that a
+    task requests. Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     make = partial(_make_output, function, redo)
     if engine == "local":

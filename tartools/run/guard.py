@@ -88,7 +88,8 @@ rm -rf -- "$folder" || { sleep 1; chmod -R u+rwX -- "$folder"; rm -rf -- "$folde
 class Guard:
     """Watches this process until `close`. If it dies before, ends its commands and removes *folder* unless *keep*.
 
-    Processes that this one starts from now on inherit a mark. Threads may share a guard. Holds: two file descriptors.
+    `start` starts a command; when that has ended, call `release`. Processes that this one starts from now on inherit a
+    mark. Threads may share a guard. Holds: two file descriptors.
     *folder*: b"" for none. *tmpdir*: folder of the file that lists the commands; None: the default.
     Raises: StorageError if that file can't be made, or if no `sh` can be started.
     """

@@ -39,7 +39,7 @@ STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs whil
 
 
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
-    """Return the *tasks* to run: tasks whose output is missing, or which failed last; with *redo* all.
+    """Return the *tasks* to run: if the output is unknown ("") or missing, or if they failed last; with *redo* all.
 
     *records*: the last record of each task in a log. A task whose output exists, but is run, gets `force`; with *redo*
     `force` stays as it is. A directory does not count as an output, because it does not appear whole. Nor does a file
@@ -62,7 +62,8 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
 def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry: OnRetry | None = None) -> TaskResult:
     """Run *task* by *sessions* until it succeeds, up to 1 + *retries* times; return the result of the last try.
 
-    Its seconds are those of all tries. Calls `on_retry(task, result)` after each try that failed, before the next one.
+    Its seconds are those of all tries. Each try after the first replaces an existing output (`force`). Calls
+    `on_retry(task, result)` after each try that failed, before the next one.
     It is not tried again once *sessions* is stopped.
     """
     start = time.monotonic()
@@ -82,9 +83,9 @@ def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry:
 
 
 def _missing_output(task: Task) -> str:
-    """Return the failure of *task* that its output is missing after its command succeeded; "" if there is none.
+    """Return the failure of *task*, whose command succeeded: its output is missing, or the store can't tell.
 
-    Also "" if no output is expected.
+    "" if the output exists, or if none is expected.
     """
     try:
         if not task.expected or storage.exists(task.output):
@@ -133,7 +134,7 @@ def run_tasks(
     failed = False
 
     def begin_tasks() -> Iterator[Task]:
-        """Yield the tasks as the engine asks for them, and count them as begun."""
+        """Yield the tasks as the engine asks for them, count them as begun; none after a failure if *fail_fast*."""
         nonlocal begun
         for task in tasks:
             if failed and fail_fast:
@@ -221,10 +222,10 @@ class Sessions:
             self._over.set()
 
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
-        """Wait for *child*, which writes to *stdout*; return (exit status, failure, stdout if it succeeded).
+        """Wait for *child*, which writes to *stdout*; return (exit status, failure, stdout if it succeeded, else b"").
 
-        Ends it if it takes too long, or prints more than 16 MiB; the status is None then. The failure is "" if it
-        succeeded.
+        Ends it if it takes too long, or prints more than 16 MiB; the status of a child that was ended so is None. The
+        failure is "" if it succeeded.
         """
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False

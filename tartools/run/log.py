@@ -24,9 +24,9 @@ Key = tuple[str, str, str]
 
 
 def record_key(task: Task) -> Key:
-    """Return the key of *task* in a log: (item, output, digest), item and output without queries of URLs.
+    """Return the key of *task* in a log: (item, output, digest), item and output without queries and user info of URLs.
 
-    The digest is that of both with their queries; "" if they have none.
+    The digest, 16 hexadecimal digits, is that of item and output as they are; "" if nothing was left out.
     """
     item, output = redacted(task.item), redact_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
@@ -43,7 +43,8 @@ def make_start_records(
     """Return the lines with which a run begins its log: "waiting" for tasks of *todo* that the log does not have.
 
     *tasks*: all tasks; *todo*: those to run; *records*: the last record of each in the log so far; *time*: in seconds
-    since 1970. A task that waits in the log, and is not in *todo* any more, is done: it gets a line that says so.
+    since 1970. A task that waits in the log, and is not in *todo* any more, is done: it gets a line "done", with 0
+    tries.
     """
     waiting = {record_key(task) for task in todo}
     lines = []
@@ -57,7 +58,10 @@ def make_start_records(
 
 
 def _encode_record(key: Key, entry: dict[str, Any], time: float) -> bytes:
-    """Return the line of a log for the record *entry* of the task with *key*, at *time* in seconds since 1970."""
+    """Return the line of a log for the record *entry* of the task with *key*, at *time* in seconds since 1970.
+
+    A JSON object with "item", what is in *entry*, "time", "output", and "query" (the digest) if that is not "".
+    """
     import json
 
     item, output, digest = key
@@ -66,7 +70,11 @@ def _encode_record(key: Key, entry: dict[str, Any], time: float) -> bytes:
 
 
 def encode_result(task: Task, result: TaskResult, time: float) -> bytes:
-    """Return the line of a log for *task*, which ended with *result* at *time*, in seconds since 1970."""
+    """Return the line of a log for *task*, which ended with *result* at *time*, in seconds since 1970.
+
+    A JSON object: "status" is "failed" or "done"; "exit", "failure", "seconds", "tries", "host" and "stderr" are of
+    *result*; the rest is as in `_encode_record`.
+    """
     entry = {
         "status": FAILED if result.failure else DONE,
         "exit": result.status,
@@ -82,8 +90,9 @@ def encode_result(task: Task, result: TaskResult, time: float) -> bytes:
 def parse_log(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
     """Return the last record of each task in *log*, the content of the file *name*, by (item, output, digest).
 
-    The digest is that of the queries of their URLs. "waiting" records count only for tasks without another one. Skips a
-    line that was cut, which a killed run leaves. Raises: StorageError for any other line that is no record.
+    The key is as of `record_key`; a record is the JSON of its line, as of `encode_result`. "waiting" records count only
+    for tasks without another one. Skips a line that was cut, which a killed run leaves. Raises: StorageError for any
+    other line that is no record.
     """
     records: dict[Key, dict[str, Any]] = {}
     if not log:
@@ -123,7 +132,7 @@ def _is_record(entry: object) -> bool:
 
 
 def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
-    """Return a report of *records*, the last one of each task, as lines for the user.
+    """Return a report of *records*, the last one of each task, as lines for the user, without newlines.
 
     It has counts, times, hosts, the slowest items, and failed and waiting items.
     """

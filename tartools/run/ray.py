@@ -56,7 +56,7 @@ def open_ray_engine(
         cpus, folder = limit_cores(ray, cpus, account), os.getcwd()
 
         def make_lost_result(error: Exception) -> TaskResult:
-            """Return the result of a task that Ray has lost by *error*."""
+            """Return a failed result, with the status None, for a task that Ray has lost by *error*."""
             return TaskResult(None, _lost_reason(error))
 
         yield (
@@ -105,7 +105,8 @@ def connect_cluster(address: str | None) -> Iterator[ModuleType]:
 def limit_cores(ray: ModuleType, cpus: float, account: Account) -> float:
     """Return the number of cores that an item requests: *cpus*, but not more than the largest node has; 0: all of it.
 
-    *ray*: the module, connected to a cluster. Warns through *account* if *cpus* is more than the largest node has.
+    If no node has cores: *cpus*, or 1 for 0. *ray*: the module, connected to a cluster. Warns through *account* if
+    *cpus* is more than the largest node has.
     """
     cores = max(_node_cores(ray), default=0.0)
     if not cpus:
@@ -117,7 +118,7 @@ def limit_cores(ray: ModuleType, cpus: float, account: Account) -> float:
 
 
 def count_slots(ray: ModuleType, cpus: float) -> int:
-    """Return how many items that request *cpus* cores each can run at a time on the cluster; at least 1."""
+    """Return how many items that request *cpus* (over 0) cores each can run at a time on the cluster; at least 1."""
     return max(1, sum(int(cores // cpus) for cores in _node_cores(ray)))
 
 
@@ -225,6 +226,8 @@ def make_packing_engine(
 def _run_on_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
     """Run *task* on a node of the cluster, in *folder* if the node has it, and return its result.
 
+    Without *folder*, a task whose output is relative to it does not run: its result is the failure. An output that
+    exists is replaced: a try whose worker was lost has written it.
     *retries*: more tries if it fails. *timeout*: seconds that a try may take; None: no limit. When Ray cancels it,
     which raises KeyboardInterrupt here, it ends its command. The interrupt does not end a system call, so this thread
     must return from each soon.
@@ -280,7 +283,10 @@ def _node_cores(ray: ModuleType) -> list[float]:
 
 
 def _lost_reason(error: Exception) -> str:
-    """Return why a task has no result, for messages: its Ray task raised *error*."""
+    """Return why a task has no result, for messages: "was lost by Ray: CLASS: TEXT" of *error*, raised by Ray.
+
+    The cause of *error* takes its place, if it has one; TEXT is one line.
+    """
     error = getattr(error, "cause", None) or error
     return f"was lost by Ray: {type(error).__name__}: {_first_line(error)}"
 

@@ -154,8 +154,8 @@ class _ResultReader:
     def read_sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*; None if it has no members.
 
-        Its key is *default* unless a file there gives another. Raises: SampleFailedError if it would not read back as
-        this sample.
+        Its key is *default* unless a file there gives another. Raises: SampleFailedError if its key is not valid, if it
+        would not read back as this sample, or if a file is gone; OSError.
         """
         paths = self._list_fields(folder)
         key_file = paths.pop(KEY_FILE, None)
@@ -179,7 +179,10 @@ class _ResultReader:
         return before == [(member.path, member.size) for member in samples[0].members]
 
     def find_ignored_file(self) -> str:
-        """Return the name of a file of a known type in the directory read last that is no field; "" without one."""
+        """Return the first name of a file in the directory read last that is no field, but has the suffix of a type.
+
+        "" if there is none.
+        """
         names = (os.path.basename(file) for file in self.files)
         prefix = self._base + b"."
         others = (path_text(name) for name in names if not name.startswith(prefix) and name != self._base)
@@ -203,7 +206,8 @@ class _ResultReader:
     def _list_fields(self, folder: bytes) -> dict[bytes, bytes]:
         """Return {field: path} of the files in *folder* that are members, or the key; others are ignored as scratch.
 
-        Links count if they lead to a file in the directory of the task. Sets `files` and `has_only_files`.
+        A member is named BASE.FIELD, or BASE (field b"") if the sample had a member without a field. Links count if
+        they lead to a file in the directory of the task. Sets `files` and `has_only_files`. Raises: OSError.
         """
         base, prefix = self._base, self._base + b"."
         paths = {}
@@ -243,7 +247,8 @@ class _ResultReader:
     def _read_key(self, path: bytes, default: bytes) -> bytes:
         """Return the key in the file *path*, after a check. *default*: the key that the sample would have without it.
 
-        Raises: SampleFailedError for a key that can't be one: absolute, with "..", a dot in its last part, or NUL.
+        A newline at its end is dropped. Raises: SampleFailedError for a key that can't be one: empty, absolute, with
+        "..", a dot in its last part, NUL, or more than 65,536 bytes; or if *path* is no file.
         """
         inside = self._resolve_link(path) if os.path.islink(path) else path
         file = scratch.read_file(inside, MAX_KEY_BYTES) if inside else None

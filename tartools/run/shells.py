@@ -32,7 +32,8 @@ MAX_ENDED_SHELLS = 1000  # shells that were started for one task each, until wha
 def shell_arguments(shell: str, command: str | None, script: str | None) -> list[str]:
     """Return the words that run *command* in *shell*, or the file *script* if *command* is None.
 
-    The shell becomes an absolute path. A script that is not a regular file, such as `<(...)`, is read here.
+    They are [shell, "-c", command], or [shell, path], with absolute paths. A script that is not a regular file, such as
+    `<(...)`, is read here, and becomes the command. Without both, the command is "".
     Raises: CommandError if the shell does not exist; StorageError if the script can't be read.
     """
     program = shutil.which(shell)
@@ -51,7 +52,7 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
 
 
 class Shells:
-    """Runs the words *arguments* in the directories of samples, in as many threads as call `run`.
+    """Runs the words *arguments*, of `shell_arguments`, in the directories of samples, in each thread that calls `run`.
 
     `folders`: where the directories are, with their options and guard
     `keyed`: True if each line on stderr comes behind the key of the sample, where output does not go to a log
@@ -89,7 +90,7 @@ class Shells:
             self._check.wait()
 
     def run(self, task: SampleTask) -> Outcome:
-        """Run the command in the directory of *task*, and return the outcome.
+        """Run the command in the directory of *task*, and return the outcome: a failure, too, if it can't be started.
 
         Its log is copied to stderr if the run fails, or if no field stores it. What the shell leaves running is killed
         when it ends.
@@ -119,7 +120,7 @@ class Shells:
             end_all([], signal.SIGKILL, extra_pids=lambda: self._guard.find_marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
-        """Run *task* in a fork of a long-lived shell; return the outcome.
+        """Run *task* in a fork of a long-lived shell; return the outcome. Raises: OSError if it can't be started.
 
         The shell is kept for other tasks if it can be used again, else ended.
         """

@@ -65,7 +65,7 @@ class Task(NamedTuple):
 
     @property
     def environment(self) -> dict[bytes, bytes]:
-        """The variables that the command gets beside our environment: TARJOB_ITEM, and with `force` TARTOOLS_FORCE."""
+        """The variables that the command gets beside ours: TARJOB_ITEM, and with `force` also TARTOOLS_FORCE=1."""
         force = {b"TARTOOLS_FORCE": b"1"} if self.force else {}
         return {os.fsencode(ITEM_VARIABLE): os.fsencode(self.item), **force}
 
@@ -94,9 +94,9 @@ class TaskResult(NamedTuple):
 
 
 def fill_pattern(pattern: str, item: str) -> str:
-    """Return *pattern* with its places {}, {.}, {/} and {/.} filled for *item*, as by GNU parallel.
+    """Return *pattern* with its places filled for *item*, as by GNU parallel.
 
-    A dot leaves out the last suffix, a slash the directories.
+    {} is the item, {.} the item without its last suffix, {/} its base name, {/.} its base name without the last suffix.
 
     >>> fill_pattern("{/.}", "gs://b/train-01.tar.gz")
     'train-01.tar'
@@ -110,7 +110,9 @@ def fill_pattern(pattern: str, item: str) -> str:
 def find_shell_code(command: Sequence[str]) -> list[str]:
     """Return the words of *command* that have a place, such as {}, and that a shell reads as code.
 
-    These are words after `sh -c`, `ssh` and the like, and words with a `pipe:` URL.
+    These are words after -c, --command, --post and --wrap, or behind them; options of a shell with a c in them; all
+    words after eval, ssh, parallel and watch; and words with pipe: in them.
+
     >>> find_shell_code(["bash", "-lc", "wc {}", "{}"]), find_shell_code(["tarcat", "{}", "-o", "pipe:zstd > {}"])
     (['wc {}'], ['pipe:zstd > {}'])
     """
@@ -128,9 +130,9 @@ def find_shell_code(command: Sequence[str]) -> list[str]:
 
 
 def check_item(item: str, code: Sequence[str]) -> None:
-    """Raise UsageError if *item* has characters special to shells, and *code* is not empty.
+    """Raise UsageError if *item* is empty or has characters special to shells, and *code* is not empty.
 
-    *code*: the words of the command that a shell reads as code.
+    *code*: the words of the command that a shell reads as code. Not special: A-Z a-z 0-9 . _ / : @ % + = , -
     """
     if code and not PLAIN_WORD.fullmatch(item):
         before, pipe, command = code[0].partition("pipe:")
@@ -146,10 +148,11 @@ def make_tasks(items: Iterable[str], command: Sequence[str], output: str, *, for
     """Return a task for each of *items*: *command* with its places filled, or with the item as its last word.
 
     *output*: pattern of the outputs, such as "out/{/}", which are `expected`. If it is empty, the pattern is the word
-    after -o in *command*, if that has a place, or else outputs are unknown. *force*: replace outputs that exist.
+    after -o in *command*, if that has a place and gives another text than the item, or else outputs are unknown.
+    *force*: replace outputs that exist.
 
     Raises: UsageError for two items with one output, for an item that another one writes, for an item that a shell
-    would read as code, and for a pattern that names no object.
+    would read as code, and for an *output* without a place, or that names no file or object.
     """
     if not any(PLACEHOLDER.search(word) for word in command):
         command = [*command, "{}"]
@@ -191,9 +194,10 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
 
 
 def find_output_pattern(command: Sequence[str]) -> str:
-    """Return the pattern of the one output that follows -o or --output in *command*; "" if that is unknown.
+    """Return the pattern, with a place such as {}, that follows -o or --output in *command*; "" if outputs are unknown.
 
-    tarsplit, and a pattern that ends in "/", make many outputs.
+    They are unknown without such a pattern, for a pipe:, and where there are many: for tarsplit, and for a pattern that
+    ends in "/".
 
     >>> find_output_pattern(["tarcat", "in-{}.tar", "-o", "out-{}.tar"])
     'out-{}.tar'
@@ -244,7 +248,8 @@ def parse_workers(command: Sequence[str], tools: Iterable[str]) -> int | None:
 def shell_line(task: Task) -> str:
     r"""Return the line that runs *task* in a shell, with the variables that it needs; for messages.
 
-    bash, or another shell with $'...', if it contains a newline.
+    They are TARJOB_ITEM if a word names it, and TARTOOLS_FORCE=1 with `force`. bash, or another shell with $'...', if
+    it contains a newline.
 
     >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
     "echo 'a b' $'it\\'s\\n'"
@@ -265,7 +270,7 @@ def _quote_word(word: str) -> str:
 
 
 def redact_signatures(text: str, task: Task, *, cut: bool = False) -> str:
-    """Return *text*, which is about *task*, without the queries of URLs, which may be signatures.
+    """Return *text*, which is about *task*, without the queries of URLs, which may be signatures, and user info.
 
     If the beginning of *text* was *cut* off, its first word goes too: it may be the end of a URL.
 

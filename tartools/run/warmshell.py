@@ -55,9 +55,10 @@ _MAX_REPLY_BYTES = 4096  # bytes, far more than one has
 def start_check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) -> subprocess.Popen[bytes] | None:
     """Start a process whose exit status is 0 if a long-lived shell can run the words *arguments*; return it, or None.
 
-    The process checks that bash is new enough, and the command complete and without a syntax error. None if there is no
-    use in asking: for other shells than bash, for a command that asks for the number of its shell, where *environment*
-    changes how a shell starts, and without /proc, in which we find what is to be killed.
+    *arguments*: of `shell_arguments`. The process checks that bash is new enough, and the command complete and without
+    a syntax error. None if there is no use in asking: for other shells than bash, for the file of a script, for a
+    command that asks for the number of its shell, where *environment* changes how a shell starts, and without /proc, in
+    which we find what is to be killed.
     """
     program, *shell_arguments = arguments
     if (
@@ -177,7 +178,10 @@ class WarmShell:
         return Outcome(describe_status(status) if status else "", left_no_processes=not has_children(self.child.pid))
 
     def _is_answered(self, timeout: float | None) -> bool:
-        """Wait until the command has ended, up to *timeout* seconds; return True if it has."""
+        """Wait until the command has ended, up to *timeout* seconds; return True if it has.
+
+        Without a limit and without a pipe for output it returns True at once: reading the answer waits.
+        """
         if self._printed:
             return self._printed.print_until(self._answers.fileno(), self._key, timeout)
         # without a limit, whoever reads the answer waits

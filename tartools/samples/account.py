@@ -25,7 +25,7 @@ SUMMED_COUNTERS = (  # what the accounts of several processes add up to
 
 
 def report_as_warning(text: str) -> None:
-    """Report *text* as a Python warning: the default for the Python functions, which have no command's stderr."""
+    """Report *text* as a UserWarning: the default for the Python functions, which have no command's stderr."""
     import warnings  # takes half a millisecond
 
     warnings.warn(text, stacklevel=3)
@@ -111,7 +111,7 @@ class Account:
         return {name: getattr(self, name) for name in SUMMED_COUNTERS}
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Add *counts*, by name, from `counts` of another account."""
+        """Add *counts*, a dict from `counts` of another account, to the counts with the same names."""
         for name, count in counts.items():
             setattr(self, name, getattr(self, name) + count)
 
@@ -130,13 +130,19 @@ class Account:
             self.say(text)
 
     def warn_empty(self, text: str) -> None:
-        """Report *text*, which says that no sample read is in an output; only the first call reports."""
+        """Report *text*, which says that no sample read is in an output; only the first call reports.
+
+        Nothing is reported if `quiet`. `warned_empty` is True after it.
+        """
         if not self.warned_empty:
             self.warn(text)
         self.warned_empty = True
 
     def record_returning_key(self, key: bytes, shard: str) -> None:
-        """Record that *key* returns in *shard* after other keys, and is read as two samples; the first call warns."""
+        """Record that *key* returns in *shard* after other keys, and is read as two samples.
+
+        The first call warns. The first shard of a key stays; after 10,000 keys no further ones are recorded.
+        """
         if not self.returning_keys:
             name = key.decode("utf-8", "surrogateescape")
             self.warn(
@@ -147,13 +153,17 @@ class Account:
             self.returning_keys.setdefault(key, shard)
 
     def omit(self, message: str) -> None:
-        """Report by *message* that data were not written, or were written unprocessed; count it in `omissions`."""
+        """Report by *message* that data were not written, or not processed; count it in `omissions`.
+
+        It is reported even if `quiet`.
+        """
         self.omissions += 1
         self.say(message)
 
     def report_special(self, place: str, kind: str) -> None:
         """Report a member that is no regular file: the first at once, the later ones as a number in `report_totals`.
 
+        Counts it in `specials`, and each of these two reports as an omission.
         *place*: its shard and its name, for the message. *kind*: "hard link", "sparse file" and so on.
         """
         self.specials += 1
@@ -171,8 +181,9 @@ class Account:
             check()
 
     def report_totals(self) -> None:
-        """Report totals and warnings at the end of a successful run, such as that no sample was chosen.
+        """Report left-out data at the end of a successful run, and check that the counts add up.
 
+        An omission: special members after the first. Warnings: macOS metadata files; that no sample was selected.
         Raises: AssertionError, for a bug of ours, if a sample that was read is in none of the other counts.
         """
         if self.specials > 1:
@@ -203,7 +214,7 @@ class Phase(NamedTuple):
 class RepeatedKeyDetector:
     """Detects keys that return after other keys, among the first `MAX_KEYS_REMEMBERED` samples of one shard.
 
-    Call `add` with the keys of all samples, in order. *report*: called with each key that returns.
+    Call `add` with the keys of all samples, in order. *report*: called with a key each time that it returns.
     `remaining`: further samples whose keys will be compared; a caller may set it to 0, to end that.
     Holds: the keys compared so far, until there are 10,000.
     """
@@ -217,7 +228,10 @@ class RepeatedKeyDetector:
         self.remaining = MAX_KEYS_REMEMBERED  # samples whose keys are still to be compared
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """Compare the *keys* of the next samples, in order, with earlier ones, as long as `remaining` is not 0."""
+        """Compare the *keys* of the next samples, in order, with earlier ones, as long as `remaining` is not 0.
+
+        A key equal to the one just before it does not return.
+        """
         keys = keys[: self.remaining]
         if not keys:
             return

@@ -43,7 +43,8 @@ Label = TypeVar("Label")
 class SampleColumns(Protocol):
     """The interface to the values that a table has of samples, by column; no sample is read for them.
 
-    `url`: of the table. `first`: number of the first row. `names`: of all columns of the table.
+    `len()`: number of samples. `url`: of the table. `first`: number in the table of the first sample's row.
+    `names`: of all columns of the table.
     `fields`: names of the fields that samples of the table may have; None if it does not list them.
     """
 
@@ -75,13 +76,13 @@ class SampleColumns(Protocol):
         """
 
     def lacks_field(self, field: str) -> bool:
-        """True if the table says that no sample has *field*, ignoring case."""
+        """True if the table says that no sample has *field*, ignoring case; False also if it does not say."""
 
 
 class Batch:
     """Adjacent samples from one shard, or one sample that stands alone.
 
-    `keys`: of the samples. `columns`: columns of the table whose rows list the samples; None if they come from a shard.
+    `keys`: of the samples. `columns`: `SampleColumns`, if rows of a table list the samples; None if they were read.
     `shard`: the URL that all were read from; "" if *shard* has one URL for each of them: then see `shards`.
     *content*: groups from the reader, or one sample. Iteration and `batch[number]`, from 0 on, make `Sample` objects.
     Holds: the buffer or file that the samples are in.
@@ -176,7 +177,8 @@ class Batch:
     def member_begins(self) -> Any:
         """Return the offset in the shard at which each member begins, an array of int64, sample by sample.
 
-        Only right if `bounds` does not return None. Members that the reader did not list are parsed for this.
+        Only right if `bounds` does not return None; for one sample that stands alone, only if its begin was given.
+        Members that the reader did not list are parsed for this.
         """
         import numpy as np
 
@@ -223,7 +225,7 @@ class Batch:
     def stored_size(self) -> int:
         """Return the bytes that the samples take where they were read: headers, payloads, padding.
 
-        A sample that is written may take more: see `Sample.size`, which counts new headers.
+        A sample that is written may take more: see `Sample.size`, which counts new headers; here each is 512 bytes.
         """
         if self._groups is not None:
             return self._groups.starts[-1] - self._groups.starts[0]
@@ -295,7 +297,8 @@ class Batch:
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of equal *labels*, except for the label *skipped*.
 
-        *labels* has one for each sample; a run is samples `first` to `last` (exclusive) of the batch.
+        *labels* has one for each sample; a run is samples `first` to `last` (exclusive) of the batch. Runs of None are
+        always skipped if *skipped* is None.
         """
         for first, last, label in runs_of_labels(labels):
             if label != skipped:

@@ -22,9 +22,9 @@ Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification
 
 @lru_cache(1 << 16)
 def name_of_field(name: str) -> bytes:
-    """Return the name of the field, as bytes, for the column *name*.
+    """Return the field for the column *name*: this name as bytes, "seg.png" -> b"seg.png".
 
-    Raises: SampleError if no field can have this name.
+    Raises: SampleError if no field can have this name, or no option could name it (`check_nameable`).
     """
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
@@ -43,7 +43,7 @@ class ChosenColumns(NamedTuple):
     """A choice of columns, and the fields that they become.
 
     `words`: the words of a field specification, each (names of columns, new name or None), where the first column that
-    exists is taken; None: all columns.
+    exists is taken: `image=jpg;png` is (("jpg", "png"), "image"); None: all columns.
     `excluded_names`: of columns that are never taken.
     `fold`: returns a name in the form in which names are compared, such as lower case.
     `skip_underscored`: without words, leave out columns whose names begin with two underscores.
@@ -82,15 +82,18 @@ class ChosenColumns(NamedTuple):
         return chosen
 
     def missing_words(self, columns: Iterable[str]) -> list[str]:
-        """Return the words that name none of *columns*, as the user wrote them: "jpg;png"."""
+        """Return the words that name none of *columns*, as the user wrote them: "jpg;png".
+
+        Names are compared as `fold` returns them. Empty if `words` is None.
+        """
         names = {self.fold(name) for name in columns}
         return [";".join(choices) for choices, _ in self.words or () if not any(self.fold(c) in names for c in choices)]
 
 
 def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
-    """Return *words* with a word for the column `__key__` added, if *names* has it and no word makes a field `__key__`.
+    """Return *words* and one for the column `__key__`, if *names* has it and no word makes a field `__key__`.
 
-    *words*: those of a field specification, or None for all columns, which is returned as it is.
+    It is added at the end; else *words* is returned. *words*: as in `ChosenColumns`; None, for all columns, stays None.
     """
     if words is None or "__key__" not in names or any((new or choices[0]) == "__key__" for choices, new in words):
         return words
@@ -131,7 +134,10 @@ def with_suffix(name: str, suffix: str) -> str:
 
 
 def npy_payload(values: object) -> bytes | None:
-    """Return *values*, lists of numbers or an array, as a .npy file; None if they are no numbers in equal rows."""
+    """Return *values*, lists of numbers or an array, as a .npy file.
+
+    None if they are no numbers (booleans are none), or not in rows of equal length.
+    """
     import numpy as np
 
     try:
@@ -161,7 +167,7 @@ class EmptyRows:
         self._first = self._first or place
 
     def report(self, account: Account) -> None:
-        """Report the rows, if there were any, as one omission of *account*."""
+        """Report the rows, if there were any, as one omission of *account*: how many, and the place of the first."""
         if self._count:
             kind = self._kind
             rows_text = several(
@@ -211,7 +217,7 @@ def check_words(columns: Sequence[str], rows: RowFormat, url: str) -> None:
 
 
 def check_keys(keys: Sequence[bytes]) -> None:
-    """Raise SampleError if one of *keys* is empty, or has a NUL; its `offset` is the number of that key."""
+    """Raise SampleError if one of *keys* is empty, or has a NUL; the `offset` of the error is the index of that key."""
     if b"" in keys or b"\0" in b"".join(keys):
         number = next(number for number, key in enumerate(keys) if not key or b"\0" in key)
         fault = "has a NUL, which no name in an archive can have" if keys[number] else "is empty"
@@ -227,11 +233,12 @@ def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
 
 
 def pack_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> tuple[bytes, bytes]:
-    """Return (key, packed fields) of a row: the key as bytes, *fields* as marshalled pairs of field and payload.
+    """Return (key, packed fields) of a row: the key as bytes, *fields* as a marshalled list of (field, payload), bytes.
 
     *fields*: (name of the column, value); one whose value is None is left out. *dots*: the dot that ends a key that is
     the name of a file, "first" or "last"; None: a single dot before the suffix of a known type.
-    Raises: SampleError for a null or unusable key, a bad name, a lone surrogate, or one field twice.
+    Raises: SampleError for a null or unusable key, a bad name, a lone surrogate, or one field twice; TypeError for a
+    value that JSON does not have.
     """
     if key is None:
         raise SampleError("the key is null")

@@ -52,6 +52,7 @@ class PictureHeader(NamedTuple):
 class PictureState(NamedTuple):
     """The state of a picture: `header`, None if it can't be read; `broken`: why it is broken, None if it is not.
 
+    Both are None for a WebP or ICO with more pixels than Pillow opens (178,956,970).
     `decoded`: True if its pixels were decoded, too; else only the header was read.
     """
 
@@ -118,8 +119,10 @@ def picture_facts(
 ) -> tuple[int | None, int | None, str | None, str | None, str | None]:
     """Return (width, height, format, mode, fault) of the picture *member*; fault is why it is broken, or None.
 
-    The first four are None if the header can't be read. With *decode*, all of it is decoded, a JPEG by simplejpeg, if
-    that is installed, as `picture_state` does if strict. Raises: TarToolsError if the payload can't be read.
+    The first four are None if the header can't be read; all five, for a WebP or ICO with more pixels than Pillow opens.
+    With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory; a JPEG by
+    simplejpeg, if that is installed, as `picture_state` does if strict.
+    Raises: TarToolsError if the payload can't be read.
     """
     header, broken, _ = picture_state(member, decode, strict=True)
     if header is None:
@@ -173,10 +176,10 @@ def likeness(member: Member) -> Likeness:
 
 
 def decode_reduced(member: Member, width: int, height: int) -> "Image":
-    """Return the picture *member* as RGB, reduced to at most *width* by *height* pixels.
+    """Return the picture *member* as RGB, reduced to at most *width* by *height* pixels; its proportions stay.
 
-    It is rotated as EXIF says. Transparent parts get a grey background, values of more than 8 bits are scaled from the
-    lowest to the highest, and of an animation the first frame is returned.
+    A smaller picture keeps its size. It is rotated as EXIF says. Transparent parts get a grey background, values of
+    more than 8 bits are scaled from the lowest to the highest, and of an animation the first frame is returned.
 
     Holds: the decoded picture, twice; for JPEG, unless it is progressive, some four times what is returned.
     Raises: Pillow's errors for damage; TooLargeError if it would have more than 89,478,485 pixels in memory.
@@ -210,7 +213,10 @@ def blend_on_grey(picture: "Image") -> "Image":
 
 @contextmanager
 def _open_member(member: Member, pixels: bool = True) -> "Iterator[Image]":
-    """Open the picture *member* by Pillow for the body of `with`, undecoded; without *pixels*, for its header only."""
+    """Open the picture *member* by Pillow for the body of `with`, undecoded; without *pixels*, for its header only.
+
+    Raises: UnidentifiedImageError if it is in none of `PICTURE_FORMATS`; what Pillow raises for damage.
+    """
     from tartools.samples.pictureformats import open_picture
 
     with member.open() as file, warnings.catch_warnings():
@@ -259,7 +265,7 @@ def convert_colours(picture: "Image") -> "Image":
 
 
 def reason_of_error(error: Exception) -> str:
-    """Return the message of *error*, which Pillow raised for a bad picture, as one line for users."""
+    """Return the message of *error*, which Pillow raised for a bad picture, on one line of at most 100 characters."""
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):

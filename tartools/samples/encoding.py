@@ -19,11 +19,12 @@ def encode(field: str, value: object) -> bytes:
 
     Bytes are stored unchanged. Otherwise the last part of *field* decides first: with gz, bz2, xz, zst or lz4, the
     value is encoded for the field without that part, and compressed; with a suffix of `ENCODERS`, it is written in that
-    format. Then tensors count as arrays, and arrays without a dimension as numbers. Text is UTF-8, numbers are decimal
-    digits, and PIL images and arrays are pictures in the format that the last part of *field* names (jpg, png, ...).
+    format. Then tensors count as arrays, and arrays without a dimension as numbers. Text is UTF-8, surrogate escapes
+    the bytes that they stand for; a number or bool is its `str` (b"0.5", b"True"); PIL images and arrays are pictures
+    in the format that the last part of *field* names (jpg, png, ...).
 
     Raises: TypeError, naming the field, for any other value, and for NaN in JSON; UnicodeEncodeError for a lone
-    surrogate; ModuleNotFoundError without the package that writes the format.
+    surrogate that is no escape, in JSON for any; ModuleNotFoundError without the package that writes the format.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -83,7 +84,8 @@ def _to_plain(value: Any) -> Any:
 def _encode_json(value: object) -> bytes:
     """Return *value* as JSON in UTF-8; arrays are lists.
 
-    Raises: TypeError for a value that JSON does not have; ValueError for NaN and infinity.
+    Raises: TypeError for a value that JSON does not have; ValueError for NaN and infinity; UnicodeEncodeError for a
+    lone surrogate.
     """
     import json
 
@@ -109,7 +111,10 @@ def _encode_npy(value: object) -> bytes:
 
 
 def _encode_npz(value: object) -> bytes:
-    """Return *value*, arrays by name or one array, as a compressed .npz file. Raises: TypeError for objects."""
+    """Return *value*, arrays by name or one array, as a compressed .npz file. Raises: TypeError for objects.
+
+    One array gets the name `arr_0`.
+    """
     import numpy as np
 
     values = value if isinstance(value, Mapping) else {"arr_0": value}
@@ -185,7 +190,10 @@ def text_payload(field: str | bytes, text: bytes) -> bytes:
 
 @lru_cache(1000)
 def split_codec(field: str) -> tuple[str, Codec | None]:
-    """Return (*field* without the suffix of a codec, that codec); (*field*, None) if it has none."""
+    """Return (*field* without the suffix of a codec, that codec); (*field*, None) if it has none.
+
+    The suffixes, in upper or lower case: gz, bz2, xz, zst, lz4. "txt.gz" -> ("txt", gzip), "gz" -> ("", gzip).
+    """
     inner, codec = split_packed(f".{field}")
     return inner[1:], codec
 
@@ -197,9 +205,9 @@ def _compress_payload(codec: Codec, data: bytes) -> bytes:
 
 
 def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes:
-    """Return *picture*, a PIL image or an array, as a file in the format with suffix *kind*; *options*: for Pillow.
+    """Return *picture*, a PIL image or an array, as a file in the format with suffix *kind*, such as "jpg".
 
-    Raises: TypeError, naming *field*, if Pillow cannot write that.
+    *options*: for `save` of Pillow. Raises: TypeError, naming *field*, if Pillow cannot write that.
     """
     from PIL import Image
 

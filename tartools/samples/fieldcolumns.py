@@ -45,7 +45,7 @@ class Combination:
 
     @property
     def has_repeated_field(self) -> bool:
-        """True if a field occurs twice in each of the samples."""
+        """True if each of the samples has two or more members for one field, in the same case."""
         return len(set(self.fields)) < len(self.fields)
 
 
@@ -100,7 +100,10 @@ class FieldColumn:
         sizes.extend(self.sizes)
 
     def payloads(self, max_bytes: int | None = None) -> list[bytes | bytearray]:
-        """Return the payloads, or the first *max_bytes* bytes of each. Raises: StorageError if a file has changed."""
+        """Return the payload of each sample, in order, or its first *max_bytes* bytes.
+
+        Raises: StorageError if a file has changed.
+        """
         sizes = self.sizes
         if max_bytes is not None and max(sizes) > max_bytes:
             sizes = [max_bytes if size > max_bytes else size for size in sizes]
@@ -210,8 +213,8 @@ class ArrayColumn(FieldColumn):
 class FileBuffer:
     """Reads payloads in bytes *begin* to *end* of *file*, for all columns of a batch.
 
-    The first read of payloads that are close together takes all these bytes, and later reads use them; payloads that
-    are not are read one by one. Holds: these bytes, once read.
+    The first read of payloads that are close together, one in 8 KiB on average, takes all these bytes, and later reads
+    use them; payloads that are not are read one by one. Holds: these bytes, once read.
     """
 
     def __init__(self, file: io.FileIO, begin: int, end: int) -> None:
@@ -307,7 +310,7 @@ def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
 def merge_in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
     """Return *values* as one list in the order of the samples in the batch.
 
-    It has a list for each of *combinations*, which are all of the batch, with an item for each sample.
+    *values*: a list for each of *combinations*, with an item for each sample. *combinations*: all of the batch.
     """
     if len(combinations) == 1:
         return values[0]

@@ -63,5 +63,5 @@ def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
 
 
 def is_type_suffix(suffix: str) -> bool:
-    """True if files of a known type end in a dot and *suffix*: jpg, flac, txt ..."""
+    """True if files of a known type end in a dot and *suffix*, in upper or lower case: jpg, flac, txt ..."""
     return suffix.lower() in BY_SUFFIX or suffix.lower() in TEXTS

@@ -138,12 +138,14 @@ _SHORT_TEXT_MAGICS = tuple(magic for row in TYPES for magic in row.magics if len
 
 
 def is_picture_field(field: str) -> bool:
-    """True if *field* holds pictures, by its suffix."""
+    """True if *field* holds pictures, by its suffix, not compressed: "seg.PNG"."""
     return suffix_of(field) in PICTURES
 
 
 def type_of_file(head: bytes) -> FileType | None:
     """Return the type of a file that begins with *head*, its first 16 bytes or more; None if it is not known.
+
+    Of several with these first bytes, the first in TYPES: "a zip archive" for zip and npz, MP3 for sounds with ID3.
 
     >>> type_of_file(b"GIF89a...").what, type_of_file(b"RIFF....WAVEfmt ").suffixes, type_of_file(b"hello")
     ('a GIF picture', ('wav',), None)

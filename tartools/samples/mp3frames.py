@@ -83,7 +83,10 @@ def measure_mp3(file: IO[bytes]) -> Mp3Facts:
 
 
 def skip_id3_tags(file: IO[bytes]) -> int:
-    """Return the offset behind the ID3v2 tags at the begin of *file*, 0 without, and leave *file* there."""
+    """Return the offset behind the ID3v2 tags at the begin of *file*, 0 without, and leave *file* there.
+
+    *file*: at its begin.
+    """
     begin = 0
     while (head := file.read(10))[:3] == b"ID3" and len(head) == 10:
         size = head[6] << 21 | head[7] << 14 | head[8] << 7 | head[9]  # 7 bits in each byte
@@ -118,6 +121,7 @@ def _first_frame(file: IO[bytes]) -> int:
 def _listed_samples(head: bytes, frame: Mp3Frame) -> int | None:
     """Return the number of samples in the file that its first *frame* states; None if it states none.
 
+    Samples that the tag of LAME or FFmpeg says to cut at both ends are not counted.
     *head*: the first bytes of that frame, 200 if there are so many.
     """
     if head[36:40] == b"VBRI":

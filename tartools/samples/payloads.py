@@ -15,9 +15,10 @@ MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may hav
 
 
 def unpack(field: str, payload: bytes) -> bytes:
-    r"""Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, else as it is.
+    """Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, else as it is.
 
-    Raises: ValueError if it is not compressed so, is damaged, or has more than 1 GiB.
+    Raises: ValueError if it is not compressed so, is damaged, or has more than 1 GiB; StorageError if there is too
+    little memory.
 
     >>> import gzip
     >>> unpack("json.gz", gzip.compress(b"{}")), unpack("json", b"{}")
@@ -30,8 +31,8 @@ def unpack(field: str, payload: bytes) -> bytes:
 def unpack_member(member: Member) -> Member:
     """Return *member* decompressed, without the codec's suffix in its name, if its field ends in gz, bz2 etc.
 
-    Any other member is returned as it is. Raises: ValueError if its payload is not compressed so, is damaged, or has
-    more than 1 GiB.
+    Any other member is returned as it is; a field that is only "gz" keeps its name. Raises: ValueError if its payload
+    is not compressed so, is damaged, or has more than 1 GiB; StorageError if the file has changed.
     """
     field = field_name(member)
     inner, codec = split_codec(field)

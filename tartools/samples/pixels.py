@@ -71,8 +71,8 @@ def decode_to_array(
     uint8. With *min_size*, a JPEG may be decoded at a half, a quarter or an eighth; `min_size(height, width)` returns
     the least height and width. `on_refusal()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
     *upright*: it is turned as its EXIF data say; `min_size` gets and returns sides of the turned picture.
-    Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or, without
-    *floats*, 16 bits of grey; what Pillow raises for damage.
+    Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or more than 8
+    bits of grey, with *floats* more than 16; what Pillow raises for damage.
     """
     orientation = stored_orientation(data) if upright else 1
     if min_size is not None and orientation >= FIRST_SIDEWAYS:
@@ -145,7 +145,7 @@ def is_16_bit_grey(picture: Image) -> bool:
 
 
 def has_16_bit_grey(data: bytes) -> bool:
-    """True if the picture *data* has 16 bits of grey.
+    """True if the picture *data* has 16 bits of grey; False for data that begin as a JPEG, which are not opened.
 
     Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage.
     """
@@ -205,9 +205,9 @@ def _arrange_axes(image: Any, size: tuple[int, int], mode: str, first: bool, flo
 def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, on_refusal: OnRefusal) -> Any:
     """Return the JPEG *data* in *mode* as uint8, height by width (by channels); None if Pillow has to decode it.
 
-    It has to if *data* are no JPEG, or if its pixels would differ: grey of colours, CMYK. `min_size(height, width)`:
-    the least size to decode at; None: full. `on_refusal()`: called if simplejpeg refuses it. Raises: SampleError for
-    too many pixels.
+    It has to if *data* are no JPEG, if simplejpeg refuses them or is not installed, or if its pixels would differ: grey
+    of colours, CMYK. `min_size(height, width)`: the least size to decode at; None: full. `on_refusal()`: called if
+    simplejpeg refuses it. Raises: SampleError for too many pixels.
     """
     if not data.startswith(JPEG_MAGIC):
         return None
@@ -233,7 +233,7 @@ def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, on_refusal:
 
 
 def _check_size(pixels: int) -> None:
-    """Raise SampleError if a picture has more *pixels* than PIL.Image.MAX_IMAGE_PIXELS."""
+    """Raise SampleError if a picture has more *pixels* than PIL.Image.MAX_IMAGE_PIXELS; None there is no limit."""
     from PIL import Image
 
     max_pixels = Image.MAX_IMAGE_PIXELS

@@ -32,6 +32,7 @@ class LargeText(NamedTuple):
 def find_large_text(file: IO[bytes], with_pixels: bool = True) -> LargeText | None:
     """Return the chunks for which Pillow refuses the PNG *file*; None if there are none, or it is no PNG.
 
+    They are compressed texts and profiles that unpack to over 1 MiB, and all texts if the other ones have over 64 MiB.
     Without *with_pixels*, only the chunks before the pixels count. Leaves *file* at its begin.
     """
     file.seek(0)
@@ -82,7 +83,10 @@ def _text_of_chunk(kind: bytes, payload: bytes) -> tuple[bytes, bool]:
 
 
 def _unpacked_size(compressed: bytes) -> int:
-    """Return the unpacked size of *compressed*, up to `MAX_CHUNK_BYTES` + 1; 0 if it is damaged, as Pillow does."""
+    """Return the size in bytes of *compressed*, zlib data, unpacked; `MAX_CHUNK_BYTES` + 1 stands for any larger size.
+
+    Truncated data count as far as they go; other damaged data as 0, since Pillow takes them for an empty text.
+    """
     import zlib
 
     unpacker = zlib.decompressobj()

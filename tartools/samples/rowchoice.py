@@ -42,7 +42,7 @@ class RowKeys:
 class RowChoice(NamedTuple):
     """The fields and keys that rows of a table become.
 
-    `words`: columns that become fields, and their new names (-f); None: all.
+    `words`: columns that become fields, and their new names (-f), as in `ChosenColumns`; None: all.
     `key`: the column of the keys, which is no field; None: `__key__`, if there is such a column.
     `keys`: makes the keys of rows where no column has them.
     """
@@ -52,7 +52,7 @@ class RowChoice(NamedTuple):
     keys: RowKeys
 
     def with_named_key(self) -> Self:
-        """Return this choice; if a word renames one column to `__key__`, with that as `key`, and without the word."""
+        """Return this choice; if a word renames one column to `__key__`, with it as `key`, and without the word."""
         key_word = next((word for word in self.words or () if word[1] == "__key__" and len(word[0]) == 1), None)
         if key_word is None or self.words is None:
             return self
@@ -75,8 +75,9 @@ class RowChoice(NamedTuple):
 
 
 def key_text(value: object, name: str) -> str:
-    """Return *value*, of the column *name*, as text for a key.
+    """Return *value*, of the column *name*, as text for a key: a number by its digits, a bool as true or false.
 
+    Strings, and bytes in UTF-8, are taken as they are.
     Raises: SampleError if it is None, a list, an object, or bytes that are not UTF-8.
     """
     try:

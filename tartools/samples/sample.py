@@ -32,7 +32,8 @@ class Sample:
     """One sample: a key, and its members in the order of the archive. Treat it as immutable.
 
     It is a mapping from field to payload: `sample["jpg"]` is bytes, or raises KeyError. If no field has exactly this
-    name, one that differs only in case is taken. It pickles by value, which reads payloads that are ranges of files.
+    name, one that differs only in case is taken; SampleError is raised if two match. It pickles by value, which reads
+    payloads that are ranges of files.
 
     `raw_key` is the key as bytes of the archive, *shard* the URL that the sample was read from.
 
@@ -137,7 +138,7 @@ class Sample:
         return self.fields
 
     def items(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (field, payload) in the order of the archive."""
+        """Yield (field, payload) in the order of the archive. Raises: StorageError if a file has changed."""
         return ((field_name(member), member.read()) for member in self.members)
 
     def __len__(self) -> int:
@@ -151,7 +152,7 @@ class Sample:
         return Sample.at, (self.raw_key, raw, 0, len(raw), self.shard)
 
     def with_members(self, members: Iterable[Member], key: bytes | None = None) -> Sample:
-        """Return a sample of these *members* from the same shard, with another *key* if given."""
+        """Return a sample of these *members* from the same shard, with the key *key*; None: the same key."""
         return Sample(self.raw_key if key is None else key, tuple(members), self.shard)
 
     def own(self) -> Sample:
@@ -226,7 +227,10 @@ def copy_member(member: Member) -> Member:
 
 
 def raw_bytes(members: Iterable[Member]) -> bytes:
-    """Return the bytes that *members* take in an archive: headers, payloads and padding, joined; no end of archive."""
+    """Return the bytes that *members* take in an archive: headers, payloads and padding, joined; no end of archive.
+
+    Raises: StorageError if a file has changed.
+    """
     sink = io.BytesIO()
     writer = Writer(sink)
     writer.add(members)
@@ -258,8 +262,9 @@ def build(fields: Mapping[str, Value]) -> Sample:
     Other names that begin with two underscores (`__url__`, which webdataset adds) are left out.
 
     Raises: SampleError for a key that is missing, empty or no str, a key or field that would not read back, a sample
-    without fields, two fields whose names differ only in case, and text with a lone surrogate; TypeError, naming sample
-    and field, for a value that cannot be encoded; ModuleNotFoundError without the package that encodes it.
+    without fields, two fields whose names differ only in case, and a lone surrogate that `encode` refuses; TypeError if
+    *fields* is no mapping, and, naming sample and field, for a value that cannot be encoded; ModuleNotFoundError
+    without the package that encodes it.
     """
     from tartools.samples.encoding import encode
 
@@ -301,9 +306,9 @@ def _check_case(key: str, fields: Iterable[str]) -> None:
 
 
 def make_path(key: str, field: str) -> bytes:
-    """Return the path of the member *field* of sample *key*, in bytes.
+    """Return the path of the member *field* of sample *key*, in bytes; a surrogate escape is the byte it stands for.
 
-    Raises: SampleError if it would not read back as that key and field.
+    Raises: SampleError if it would not read back as that key and field; UnicodeEncodeError for other lone surrogates.
     """
     raw = key.encode("utf-8", "surrogateescape"), field.encode("utf-8", "surrogateescape")
     path = join_path(*raw)

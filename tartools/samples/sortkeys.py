@@ -45,7 +45,7 @@ class Order(NamedTuple):
 
     @property
     def by_key(self) -> bool:
-        """True if samples with one key become adjacent."""
+        """True if samples are sorted by their keys: `kind` is not "shuffle", `__key__` the first choice of `column`."""
         return self.kind != "shuffle" and self.column.choices[0] == "__key__"
 
     @property
@@ -184,7 +184,7 @@ def text_bytes(value: bytes) -> bytes:
 
 
 def text_of_key(encoded: bytes) -> bytes:
-    """Return the text that `text_bytes` encoded."""
+    r"""Return the text that `text_bytes` encoded as *encoded*, without HAS_VALUE before it: b"a\0\0" -> b"a"."""
     return encoded[:-2].replace(b"\0\xff", b"\0")
 
 
@@ -249,7 +249,10 @@ SORT_ENCODINGS: dict[str, Callable[[bytes], bytes | None]] = {
 
 
 def make_shuffle_key(seed: int) -> Callable[[int], bytes]:
-    """Return a function: position of a sample -> its sort key in the shuffle with this *seed*, a keyed hash."""
+    """Return a function: position of a sample -> its sort key in the shuffle with this *seed*.
+
+    The key is 8 bytes, a keyed hash of the position.
+    """
     from tartools.samples.digests import blake2b
 
     key = blake2b(b"%d" % seed).digest()

@@ -85,6 +85,7 @@ def first_frame(member: Member) -> Image | None:
 def reduced_frame(member: Member, width: int, height: int) -> Image:
     """Return the first frame of the video *member*, reduced to fit into *width* by *height* pixels.
 
+    Its proportions stay; a smaller frame keeps its size.
     Raises: ValueError if it has no frame; TarToolsError without PyAV; errors of PyAV if it is damaged.
     """
     picture = first_frame(member)
@@ -97,7 +98,7 @@ def reduced_frame(member: Member, width: int, height: int) -> Image:
 def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
     """Return the seconds of *stream* of *video* by its header, or by the tag that Matroska has for it.
 
-    If neither states them: the seconds of the file if it has no other stream, which may be longer; else None.
+    If neither states them: the seconds of the file if this is its only stream; else None, as another may be longer.
     """
     if stream.duration and stream.time_base is not None:
         return Fraction(stream.duration * stream.time_base)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class DataSet(PassInputs):
     """The inputs of a command as one data set: the samples of shards and tables, in the order of `urls`.
 
+    `to(outputs)` makes the pass that reads them. `urls`: shards and tables; no wildcards.
     `account`: gets counts and warnings. `reading`: how the inputs are read. `max_workers`: limit of worker processes.
     `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later shards ahead;
     None: they are read one after the other.
@@ -32,8 +33,10 @@ class DataSet(PassInputs):
     ) -> Pass[Any]:
         """Return the pass from these inputs to *outputs*: a `RowPass` if one names a table, else a `SamplePass`.
 
-        `outputs`: URLs; None stands for an output that the user does not want. `force`: replace existing files. `gzip`:
-            the option -z, compress shards. `sums`: gets the checksum of each output once it has appeared.
+        Reads nothing, and opens no output.
+        `outputs`: URLs, () for a pass that only reads; None stands for an output that the user does not want. `force`:
+            replace existing files. `gzip`: the option -z, compress shards. `sums`: gets the checksum of each output
+            once it has appeared; None: none is computed.
         `changing`: option -> value, for options that make new samples, which a table can't list; those that are not
             given have the value None.
         Raises: with a table among *outputs*: UsageError for *gzip*, for an option of `changing` that is given, and for

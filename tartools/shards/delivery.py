@@ -25,7 +25,8 @@ def deliver_flags(
     """Write the samples of *flagged* to *chosen* if their flag is True, to *rest* if it is False.
 
     `flagged`: batches, each with one flag a sample. `rest`: None drops its samples.
-    `account`: counts the samples as read, and as written or left out; its report says how many each of two outputs got.
+    `account`: counts the samples as read, and as written or left out, and the bytes as written; its report says how
+    many samples each of two outputs got.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.
     Raises what *flagged* raises; StorageError; SampleError if two samples with one key would be adjacent in an output.
     """
@@ -60,6 +61,7 @@ def deliver_flags(
 class Selection:
     """The samples at the ascending *positions* of a pass, from 0 on; with *invert*, all others.
 
+    *positions*: an iterator, taken as far as the batches need it; positions behind the last sample select nothing.
     `flags(batch)`, called with every batch of the pass, in order, returns a flag for each sample.
     """
 
@@ -72,7 +74,8 @@ class Selection:
     def flags(self, batch: Sequence[object] | Batches) -> list[bool]:
         """Return one flag for each sample of *batch*: True if it is selected.
 
-        To be called with every batch of the pass, in order: the number of a batch's first sample is counted here.
+        To be called once with every batch of the pass, in order: the lengths of the batches before give the position of
+        its first sample. Nothing but `len(batch)` is used.
         """
         flags = [self._invert] * len(batch)
         while self._first <= self._next < self._first + len(batch):
@@ -91,7 +94,8 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
     Raises what *labelled* and `begin` raise; StorageError; SampleError if two samples with one key would be adjacent in
-    a shard. Shards that were yielded stay, no other does.
+    a shard. Shards that were yielded stay, no other does; of a single part, shards that were full when an exception
+    came are completed and yielded before it is raised.
     """
     parts: dict[str, Series] = {}
     held_bytes = 0
@@ -124,7 +128,7 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
 def allow_open_files(count: int) -> None:
     """Raise this process's limit of open files to *count* more than are open now, as far as the hard limit allows.
 
-    Never lowers it, and raises no error.
+    Never lowers it, and raises no error. To *count* alone if the open files can't be listed.
     """
     import resource
 

@@ -41,8 +41,8 @@ MAX_TRACEBACK_CHARS = 50_000  # characters of a traceback
 def can_fork() -> bool:
     """True if this process may fork now: it runs a command in one thread, is no fork, has fewer than `MAX_FORKS` forks.
 
-    A user's program may have locks, a GPU, or handlers that a fork would inherit, so it is never forked. A fork does
-    not fork again, or there would be `MAX_FORKS` times as many.
+    `MAX_FORKS` is 16. False, too, on a system without fork. A user's program may have locks, a GPU, or handlers that a
+    fork would inherit, so it is never forked. A fork does not fork again, or there would be many times as many.
     """
     threading = sys.modules.get("threading")  # not imported: there is only one
     is_single_threaded = threading is None or threading.active_count() == 1
@@ -53,10 +53,11 @@ class Fork:
     """A forked process that calls `work(fd)`, which writes to the descriptor *fd*, and exits; `pipe` has the output.
 
     This process reads `pipe` to its end, then calls `end`; or it calls `close`, which kills the other one.
-    `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed.
-    `pipe`: the end of the pipe that this process reads.
+    `fds`: descriptors that stay open in the fork; all but these and its end of the pipe are closed, and 0, 1 and 2
+    become /dev/null.
+    `pipe`: the end of the pipe that this process reads, a file without a buffer.
     `status`: the exit status, set by `end`: 0, 1 if *work* raised an exception (which is not reported), or -n if signal
-    n killed it. A BrokenPipeError, from a pipe without a reader, counts as success.
+    n killed it. A BrokenPipeError, from a pipe without a reader, counts as success. 0 before the end.
     `count` (of the class): forks of this process that have not been waited for. `is_fork`: True in a forked process.
 
     Raises OSError if there are too many processes or open files.
@@ -106,6 +107,8 @@ class Fork:
 
 def _run_child(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> NoReturn:
     """Call `work(pipe)` in the forked process, and exit with status 0, or 1 after an exception. Never returns.
+
+    A BrokenPipeError, from a pipe that nobody reads any more, gives status 0.
 
     It leaves by `os._exit`, so that nothing of the parent runs twice: no `finally` of a caller, no `atexit`, no flush
     of a buffer that the parent will flush itself. It ignores the signals of the terminal, which the parent gets too and
@@ -174,8 +177,8 @@ class ForkedStream(Stream):
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
-        Raises TarToolsErrors of *stream*, after the bytes before; StorageError if the process was killed, or has too
-        little memory. Any other exception in the process becomes a RuntimeError with its traceback.
+        Raises TarToolsErrors of *stream*, after the bytes before; StorageError if the forked process was killed, or has
+        too little memory. Any other exception in the forked process becomes a RuntimeError with its traceback.
         """
         if self._until <= 0:
             self._fork()
@@ -211,7 +214,7 @@ class ForkedStream(Stream):
 
         A record is a chunk of the stream with a header. *child*: the process that reads on. With *wait*, blocks until
         the next header comes; otherwise reads it only if it has begun to arrive. False, too, at the last record, which
-        has no bytes of the stream.
+        has no bytes of the stream, and at the end of a pipe without a last record.
         """
         if (
             not self._left
@@ -227,7 +230,8 @@ class ForkedStream(Stream):
     def _finish(self, child: Fork) -> None:
         """Wait for the process *child*, and read its last record: how the stream ended.
 
-        Raises: the error that the process reports; StorageError if it was killed, or if the source ended too early.
+        Raises: the error that the process reports; StorageError if it ended without a complete last record, as when it
+        was killed, or if the source ended too early.
         """
         failure = _read_whole(child, self._last & ~(LAST_RECORD_FLAG | ALL_READ_FLAG)) if self._last else None
         self._ended = True
@@ -247,7 +251,10 @@ class ForkedStream(Stream):
     # ---- what follows runs in the forked process ----
 
     def _read_on(self, pipe: int) -> None:
-        """In the fork: write the rest of the stream to *pipe* in chunks with headers; the last has any error."""
+        """In the fork: write the rest of the stream to *pipe* in records, each a `CHUNK_RECORD` and a chunk of bytes.
+
+        The last record has no chunk, but the pickled error that ended the stream, or nothing at a normal end.
+        """
         failure, room = b"", memoryview(bytearray(CHUNK_RECORD.size + FORK_READ_BYTES))
         if self._source.file is None:
             _exit_with_reader(pipe)
@@ -264,7 +271,7 @@ class ForkedStream(Stream):
 
 
 def _read_whole(child: Fork, size: int) -> bytes | None:
-    """Return the next *size* bytes from the pipe of *child*; None if it ends before."""
+    """Return the next *size* bytes from the pipe of *child*, waiting for them; None if the pipe ends before."""
     data = b""
     while len(data) < size:
         chunk = child.pipe.read(size - len(data))
@@ -275,7 +282,10 @@ def _read_whole(child: Fork, size: int) -> bytes | None:
 
 
 def _exit_with_reader(pipe: int) -> None:
-    """Start a thread that ends this process as soon as *pipe* has no reader, even while the process waits for input."""
+    """Start a thread that ends this process as soon as *pipe* has no reader, even while the process waits for input.
+
+    It ends with status 0. Does nothing if no thread can be started.
+    """
     import threading
 
     def watch() -> None:

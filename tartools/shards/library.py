@@ -49,7 +49,8 @@ def read(
             sample.key, sample["jpg"]  # str, bytes
 
     *urls* are paths (also `pathlib.Path`) and URLs as on the command line: braces and wildcards are expanded, `-` is
-    stdin. An empty list has no samples. All local files are checked before this returns. Dropping the iterator closes
+    stdin; of a table, the samples of its rows are read. An empty list has no samples. Before this returns, all local
+    files are checked: StorageError for a missing one, and for a wildcard without a match. Dropping the iterator closes
     what it has open.
     An iterator that has begun raises RuntimeError in another process, such as a fork: let each worker call `read`.
 
@@ -57,8 +58,8 @@ def read(
     keeps its buffer: keep `sample.own()` instead.
     Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Members
     without data (links) become warnings, unless *skip_special*; *lax* accepts a shard without an end-of-archive block.
-    *check_sums*: a list of checksums, as sha256sum writes it, that has all shards: StorageError is raised after the
-    samples of one that is not as listed.
+    *check_sums*: a list of checksums, as sha256sum writes it: StorageError is raised at once if a shard is not in it,
+    and after the samples of a shard that is not as listed.
     With *dots* "last", keys end at the last dot of names, and their other dots become underscores: img.2023.01.jpg is
     the field jpg of img_2023_01, not 2023.01.jpg of img. Raises SampleError if two names would get one key so, and
     ValueError for other *dots*.
@@ -76,7 +77,10 @@ def read(
 
 
 def _compare_sums(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]:
-    """Yield *batches*; raise ChecksumError after the batches of the first shard whose checksum differs from *sums*."""
+    """Yield *batches*; raise ChecksumError after the batches of the first shard whose checksum differs from *sums*.
+
+    *batches*: of a `Reading` with the same *sums*, so that the reader adds differences to `sums.mismatches`.
+    """
     with close_at_end(batches):
         for batch in batches:
             sums.check()
@@ -116,8 +120,9 @@ def write(
     `sums`: file for its SHA-256, as sha256sum writes it. A value is bytes, text, a number, or what the suffix of its
     field can hold: see `TarWriter.write`.
     Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* names a
-    table, or if *gzip* is True and its suffix is not one of gzip; TypeError for a value that can't be encoded;
-    SampleError for a key or field that would not read back, or the key of the sample before.
+    table or has a number such as `%06d`, if *gzip* is True and its suffix is not one of gzip, or if *sums* is given for
+    a command; TypeError for a value that can't be encoded; SampleError for a key or field that would not read back, or
+    the key of the sample before.
 
         tartools.write((s for s in tartools.read("train-000.tar") if s["cls"] == b"3"), "threes.tar")
     """
@@ -141,7 +146,7 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
     Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
     fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.
     Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
-    *force*: replace an existing file or object; it is for "wb" only. A wrapper around the file, like
+    *force*: replace an existing file or object; with "rb" it is ignored. A wrapper around the file, like
     `io.TextIOWrapper`, needs this file's own `with`, since the wrapper's closes in any case.
 
     Holds: 8 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
@@ -182,7 +187,7 @@ class _OutputWriter(ClosedByBlock):
         says; what json, npy, npz (a dict of arrays), mp (msgpack), ten (one array or a list, webdataset's tenbin) and
         pth (torch.save) can hold, for fields of these suffixes. All but bytes are compressed for one such as `txt.gz`.
         Raises TypeError naming the field for another value; SampleError for a key or field that would not read
-        back, or the key of the sample before; ValueError after `close`.
+        back, or the key of the sample before; ValueError after `close` or `abort`; RuntimeError in another process.
         """
         self._pending.check_process()  # in a fork, nobody may be left who would release the lock
         self._calls.append(None)
@@ -194,9 +199,10 @@ class _OutputWriter(ClosedByBlock):
             self._calls.pop()
 
     def close(self) -> None:
-        """Write the end of the output, and let it appear under its name. Does nothing the second time.
+        """Write the end of the output, and let it appear under its name; then write the list of checksums, if any.
 
-        Raises StorageError if another thread is writing a sample; the output is dropped then, as after any other error.
+        Does nothing the second time, or after `abort`. Raises: StorageError if another thread is writing a sample; the
+        output is dropped then, as after any other error. RuntimeError in another process.
         """
         self._pending.check_process()
         if not self._pending.is_open:
@@ -237,7 +243,8 @@ class TarWriter(_OutputWriter):
     *sums*: file for the SHA-256 of the shard, as sha256sum writes it.
 
     Raises StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* names a
-    table or has a number such as `%06d`, or if *gzip* is True and its suffix is not one of gzip.
+    table or has a number such as `%06d`, if *gzip* is True and its suffix is not one of gzip, or if *sums* is given for
+    a command.
     """
 
     def __init__(self, url: Name, *, force: bool = False, gzip: bool = False, sums: Name | None = None) -> None:
@@ -280,9 +287,9 @@ class ShardWriter(_OutputWriter):
     SHA-256 of all shards, as sha256sum writes it, which appears after the last of them.
 
     Holds: up to four full local shards, open until they are on the disk. *force*: replace existing shards, and remove
-    at the end those with a number behind the last one.
+    at the end those with a number behind the last one; without samples these stay, with a warning.
     Raises StorageError if a shard of such a name, or *sums*, exists (unless *force*); UsageError for a *pattern* with
-    several numbers, or the name of a table; ValueError for limits below 1.
+    several numbers, or the name of a table; ValueError for limits below 1, and for a text that is no number of bytes.
     """
 
     def __init__(
@@ -323,8 +330,9 @@ class ShardWriter(_OutputWriter):
 class _ShardSequence:
     """Numbered shards, written as one output for `_OutputWriter`: with the methods `write`, `commit` and `abort`.
 
-    `destination(k)`: the sink of shard k. `limits`: of each shard. `shards`: gets the URL of each shard once it has
-    appeared. `on_end(account)`: called after the last one has.
+    `destination(k)`: returns the sink of shard k, from 0 on. `limits`: of each shard. `shards`: a list that gets the
+    URL of each shard once it has appeared. `on_end(account)`: called after the last one has; its reports become Python
+    warnings.
     """
 
     def __init__(

@@ -24,8 +24,8 @@ IN_URLS = r"[A-Za-z0-9._@+=,-]+"  # what means the same in every URL, and in eve
 class Numbering(NamedTuple):
     """Names of numbered shards: *prefix*, the number in at least *digits* digits, and *suffix*.
 
-    `fill`: the character before shorter numbers, "0" or " ". If `digits` is None there is one name, `prefix`, for
-    number 0.
+    `name(number)` gives a name, `number(name)` the number of one. `fill`: the character before shorter numbers, "0" or
+    " ". If `digits` is None there is one name, *prefix* and *suffix*, for number 0.
     """
 
     prefix: str
@@ -34,7 +34,7 @@ class Numbering(NamedTuple):
     suffix: str = ""
 
     def name(self, number: int) -> str:
-        """Return the name of shard *number*."""
+        """Return the name of shard *number*, from 0 on; without `digits` the only name, for any number."""
         return self.prefix + ("" if self.digits is None else str(number).rjust(self.digits, self.fill)) + self.suffix
 
     def number(self, name: str) -> int | None:
@@ -86,10 +86,12 @@ class PartNames:
     are no parts. `single`: True if the pattern has a suffix but no number, so that each part has one shard. Any other
     pattern is read as by `parse_numbering`.
 
-    The name of a part may be a value of a sample, which anybody may have written. It never names anything outside of
-    the folder that the pattern names, nor a command, and no two parts get the same name.
+    Call `check(part)`, and then `numbering_of(part)`. The name of a part may be a value of a sample, which anybody may
+    have written. After `check` it never names anything outside of the folder that the pattern names, nor a command, and
+    no two parts get the same name.
 
-    Raises: UsageError if the pattern lacks the part, or could give two parts one name.
+    Raises: UsageError if the pattern lacks the part, or could give two parts one name; if *word* is "shard"; if the
+    part stands for a bucket or a host; and for a pattern that `parse_numbering` refuses.
     """
 
     def __init__(self, pattern: str, word: str | None, gzip: bool) -> None:
@@ -121,7 +123,10 @@ class PartNames:
             self._check_distance()
 
     def _check_distance(self) -> None:
-        """Raise UsageError if digits of a part could be taken for digits of the number, as in {part}{shard}."""
+        """Raise UsageError if digits of a part could be taken for digits of the number, as in {part}{shard}.
+
+        They could if nothing, or only digits and blanks, stand between the two.
+        """
         prefix, suffix = self._numbering.prefix, self._numbering.suffix
         between = []
         if self._mark in prefix:
@@ -135,7 +140,7 @@ class PartNames:
             )
 
     def numbering_of(self, part: str) -> Numbering:
-        """Return the numbering of the shards of *part*: the pattern with its name in it.
+        """Return the numbering of the shards of *part*: the pattern with its name in it; without parts, the pattern.
 
         The name is not checked: call `check` before.
         """
@@ -148,8 +153,12 @@ class PartNames:
     def check(self, part: str) -> None:
         """Raise ValueError, with the reason, if *part* can't be in a name, or is too similar to a part checked before.
 
-        Two are too similar if a file system may take them for one name (case, Unicode form). Without parts, all is
-        accepted.
+        Two are too similar if they differ, and a file system may take them for one name (case, Unicode form, blanks
+        around them). The same part is accepted again. Without parts, all is accepted.
+
+        Refused are blanks alone, ".", "..", a slash, control characters, over 200 bytes; in a URL all but letters of
+        ASCII, digits and ._@+=,- ; in a path a colon, if no slash stands before the part; and "-" at its begin, if
+        nothing stands before it, and in commands.
         """
         if not self._mark:
             return
@@ -175,7 +184,11 @@ class PartNames:
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:
-    """Return the existing shards whose names *names* can make: number -> URL. Empty if the store can't be listed."""
+    """Return the existing shards whose names *names* can make: number -> URL, in the order of the names.
+
+    {} for a command, for a store that has no listings, and if there is no such folder. Raises: StorageError if a
+    server fails; OSError for a folder that can't be read.
+    """
     from tartools.storage.listing import names_between
 
     names_found = names_between(names.prefix, names.suffix)
@@ -185,8 +198,9 @@ def existing_shards(names: Numbering) -> dict[int, str]:
 def check_numbered(names: Numbering, start: int, old: dict[int, str], urls: Sequence[str], force: bool) -> None:
     """Raise StorageError if numbered shards can't be written: one exists (without *force*), or is an input of the run.
 
-    `names`: names of the new shards. `start`: number of the first. `old`: existing shards by number. `urls`: the
-    inputs. Not every store can be listed, so the first shard is always checked by its name, too.
+    `names`: names of the new shards. `start`: number of the first. `old`: number -> URL, from `existing_shards`.
+    `urls`: the inputs; one with such a name is refused whatever its number. Not every store can be listed, so the first
+    shard is always checked by its name, too.
     """
     inputs = [url for url in urls if names.number(url) is not None]
     for name in (*old.values(), *inputs, names.name(start)):
@@ -203,8 +217,8 @@ def replace_set(
 ) -> None:
     """Remove shards of an earlier run that readers would take for shards of this run; report each in *account*.
 
-    `names`: names of the shards of both runs. `written`: numbers of the new shards. `old`: existing shards by number;
-    if the store can't be listed, the names behind the last new one are probed instead.
+    `names`: names of the shards of both runs. `written`: numbers of the new shards. `old`: number -> URL of existing
+    shards; if the store can't be listed, the names behind the last new one are probed instead.
     Shards from number `written.start` on that are not in `written` are removed; each gives a warning. `until`: end
     (exclusive) of the numbers to remove; None: no end.
     `may_remove`: False: all of these shards stay; None: they stay if `written` is empty. Each that stays is an omission

@@ -58,7 +58,7 @@ class PassInputs(NamedTuple):
     """The shards and tables that a pass reads, and how.
 
     `urls`: in the order of the samples.
-    `account`: gets counts and warnings about the samples, once.
+    `account`: gets counts and warnings about the samples, each once, also if they are read twice.
     `reading`: how they are read, unless a method of the pass is given another way.
     `max_workers`: limit of worker processes, which read where that pays.
     `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later ones ahead;
@@ -75,7 +75,7 @@ class PassInputs(NamedTuple):
 class Outputs(NamedTuple):
     """The outputs of a pass: *urls*, None for one that is not wanted. *force* replaces files, *gzip* compresses shards.
 
-    `sums`: gets the checksum of each output once it has appeared; None: none is computed.
+    `sums`: an `OutputSums`, which gets the checksum of each output once it has appeared; None: none is computed.
     """
 
     urls: Sequence[str | None]
@@ -115,19 +115,24 @@ class Sorter(Protocol):
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
         """Return the row numbers of *inputs* in sorted order; None if columns lack the values.
 
-        Counts the samples in *account*. Raises: UnsortableRowsError if rows can't be sorted without the samples.
+        Counts the samples in *account* as read, unless it returns None. The iterator raises UnsortableRowsError if rows
+        can't be sorted without the samples.
         """
 
     def positions_by_samples(self, run: "Pass[int]", inputs: "RowInputs") -> Iterator[int]:
-        """Return the row numbers of *inputs* in sorted order, by values read from the samples of the pass *run*."""
+        """Return the row numbers of *inputs* in sorted order, by values read from the samples of the pass *run*.
+
+        Counts the samples in the account of *run* as read.
+        """
 
     def batches(self) -> Iterator[Batch]:
-        """Return all samples of the inputs, in sorted order, in batches."""
+        """Return all samples of the inputs, in sorted order, in batches; read the inputs, and count them as read."""
 
 
 class Pass(ABC, Generic[Item]):
     """One reading of *inputs*, for *outputs*. Its items are samples (`SamplePass`) or row numbers (`RowPass`).
 
+    `copy`, `order`, `select`, `sort` and `split` write the outputs; each of the other methods only reads.
     `urls`: the inputs, in order. `account`: gets counts and warnings. `reading`: how they are read.
     `max_workers`: limit of worker processes.
     `snapshot`: versions and copies of the inputs, for methods that read them twice. `own` (of the class): a function
@@ -146,7 +151,10 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def destination(self, url: str) -> Destination:
-        """Return the sink of the output *url*: it takes batches of this pass. Nothing is opened yet."""
+        """Return the sink of the output *url*: it takes batches of samples or rows, as `batches` of this pass gives.
+
+        Nothing is opened yet.
+        """
 
     def _destinations(self) -> list[Destination | None]:
         return [None if url is None else self.destination(url) for url in self._outputs.urls]
@@ -160,7 +168,7 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def copy(self) -> None:
-        """Write all samples, in order, to the only output."""
+        """Write all samples, in order, to the only output; count them in `account` as read and written."""
 
     @abstractmethod
     def items(self, by_shard: bool) -> Iterator[Iterator[Item]]:
@@ -173,6 +181,7 @@ class Pass(ABC, Generic[Item]):
     def order(self, items: Iterator[Item], watch: Watch | None = None) -> None:
         """Write the samples that *items* stand for, in the order of *items*, to the only output.
 
+        Counts them in `account` as written; taking the items has counted them as read.
         `items`: samples, or row numbers, as `items` of this pass yields them.
         `watch(outputs, keys)`: if given, a generator that passes on *outputs* (samples, or batches of rows) and looks
         at them; `keys(output)` returns the keys of one, None for a sample without a key.
@@ -180,7 +189,7 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def sort(self, sorter: Sorter) -> None:
-        """Write all samples, in the order that *sorter* gives them, to the only output."""
+        """Write the samples that *sorter* gives, in its order, to the only output; count them as written."""
 
     def select(
         self,
@@ -190,8 +199,9 @@ class Pass(ABC, Generic[Item]):
     ) -> None:
         """Write the samples whose flag is True to the first output, all other samples to the second, if there is one.
 
-        `flags(batch)`: returns a flag for each sample. `of_keys(keys)`: the same by keys alone, so that no sample has
-        to be read for rows. `reading`: how the samples are read; None: as those of the pass.
+        `flags(batch)`: returns a flag for each sample. `of_keys(keys)`: the same by keys alone: a pass over rows calls
+        it instead, if all rows have keys, and reads no samples. `reading`: how the samples are read; None: as those of
+        the pass. Counts samples as read, and as written or left out.
         Raises: StorageError; TarFormatError; SampleError if two samples with one key would be adjacent in an output;
         what `flags` raises.
         """
@@ -202,7 +212,8 @@ class Pass(ABC, Generic[Item]):
     def split(self, labelled: Iterable[tuple[Batches, Sequence[str]]], shards: "PartShards") -> Iterator[str]:
         """Write each sample to the *shards* of the part that its label names; yield the URL of each complete shard.
 
-        `labelled`: batches of this pass, each with one label a sample. Order: that of the input, in each part.
+        `labelled`: batches of this pass, each with one label a sample. Order: that of the input, in each part. Counts
+        samples as read and written. Raises what *labelled* raises; StorageError; SampleError as `select`.
         """
         return deliver_labels(labelled, partial(shards.begin, destination=self.destination))
 
@@ -227,7 +238,7 @@ class Pass(ABC, Generic[Item]):
         `answers(batch)`: returns the results for a batch of samples. `of_keys(keys)`: the same by keys alone, for rows;
         without it, or if a row has no key, the samples of rows are read again. `reading`: how samples are read; None:
         as those of the pass.
-        Raises: StorageError if the samples have changed meanwhile.
+        Raises: StorageError, after the last batch, if the inputs have changed since the snapshot.
         """
 
     @abstractmethod
@@ -345,9 +356,9 @@ class Pass(ABC, Generic[Item]):
     def gather_counting(self, work: "Work[Result]", *, remote: bool = False) -> "Tasks[Result]":
         """Yield each task of *work* over the samples, in order, for a reading that reports nothing.
 
-        `work(task)`: reads the samples, returns an iterator of output bytes, and sets `task.result`. Samples are
-        counted in an account of the phase "counting", not in that of the pass. `remote`: workers read remote shards,
-        too. Read the `output` of each task to the end, then its `result`; close the generator.
+        `work(task)`: reads `task.batches`, returns an iterator of output bytes, and sets `task.result`. Reading counts
+        the samples in an account of the phase "counting", not in that of the pass. `remote`: workers read remote
+        shards, too. Read the `output` of each task to the end, then its `result`; close the generator.
         """
         self.snapshot.take()
         silent = Account(lambda _: None)
@@ -414,7 +425,7 @@ class SamplePass(Pass[Sample]):
         write_samples(samples, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write the samples in the order of *sorter*, to the only output.
+        """Write the samples in the order of *sorter*, to the only output; count them as written.
 
         If all inputs are tables whose columns have the values, rows are sorted; else the samples are read for it.
         """
@@ -422,7 +433,7 @@ class SamplePass(Pass[Sample]):
             write_batches(sorter.batches(), self._only_destination(), self.account)
 
     def _are_tables(self) -> bool:
-        """True if all inputs are tables, by their names and their first bytes."""
+        """True if all inputs are tables, by their names and their first bytes; False without inputs."""
         if not self.urls or not all(map(is_table_name, self.urls)):
             return False
         from tartools.storage.checks import probe_all

@@ -49,7 +49,7 @@ class ShardPolicy(NamedTuple):
     `reject_compressed`: a compressed shard is a StorageError.
     `samples_only`: a TarFormatError is raised for a table, and for a shard with other members than samples, without an
     end of archive, or with samples behind it. Directories, volume labels, and members that `Strictness.skip_special`
-    skips, are no error.
+    skips, are no error; with both flags of `Strictness`, neither is a missing end.
     """
 
     ignore_repeated_keys: bool = False
@@ -100,9 +100,10 @@ ShardContent = Parsed | TableFile
 def read_samples(
     urls: Sequence[str], account: Account | None = None, reading: Reading | None = None
 ) -> Iterator[Sample]:
-    """Return the samples of the shards *urls*, one shard after the other.
+    """Return an iterator over the samples of the shards and tables *urls*, one after the other.
 
-    `account`: gets counts and warnings; None: a new one. `reading`: how they are read; None: by default.
+    `urls`: without braces and wildcards: see `expand`. `account`: counts samples as read, and gets warnings; None: a
+    new one. `reading`: how they are read; None: `Reading()`.
     All local files are checked before this returns; each shard is opened when its turn comes. A sample is yielded once
     the header that ends it has been read and is sound.
 
@@ -120,10 +121,10 @@ def chain_shards(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
 
 
 def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
-    """Return the samples of the shards *urls* in batches, one shard after the other. The consumer counts them.
+    """Return the samples of the shards and tables *urls* in batches, one after the other. The consumer counts them.
 
-    All local files are checked before this returns. Raises TarFormatError and StorageError, after the samples before
-    the damage.
+    All local files are checked before this returns; each shard is opened when its turn comes. Raises TarFormatError and
+    StorageError, after the samples before the damage.
     """
     check_shards(urls, account)
     return chain_shards(shard_batches(url, account, reading) for url in urls)
@@ -152,7 +153,7 @@ def iterate_samples(batches: Iterable[Batch], account: Account) -> Iterator[Samp
 
 @contextmanager
 def close_at_end(samples: Iterable[object]) -> Iterator[None]:
-    """Call `close` of *samples*, if it has one, at the end of the body of `with`: a generator closes its sources."""
+    """Call `close` of *samples*, if any, after the body of `with`, however it ends: a generator closes its sources."""
     try:
         yield
     finally:
@@ -164,8 +165,9 @@ def close_at_end(samples: Iterable[object]) -> Iterator[None]:
 def check_shards(urls: Sequence[str], account: Account) -> int | None:
     """Check *urls* as far as that is possible without reading; return their total size in bytes, None if unknown.
 
-    Sets the expected bytes and shards in the progress of *account*, unless they are set. Raises StorageError for a
-    local file that can't be read; UsageError for a URL that names no input.
+    It is None unless all are regular local files. Sets the expected bytes and shards in the progress of *account*,
+    unless they are set. Raises StorageError for a local file that can't be read; UsageError for a URL that names no
+    input, and for stdin named twice.
     """
     size = storage.check_inputs(urls)
     progress = account.progress
@@ -186,11 +188,13 @@ def shard_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the samples of the shard or table *url* in batches; the consumer counts them.
 
-    `stream`: its open stream, if there is one; it is closed at the end, or when the generator is closed.
+    At the end it counts the shard in `account.shards_done`, unless *until* is given.
+    `stream`: its open stream; None: it is opened now. It is closed at the end, or when the generator is closed.
     `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
     where a sample must begin (None: at the end).
     `detector`: detects repeated keys among the first samples; None: a new detector, which warns of them in *account*.
-    Raises: TarFormatError with advice; StorageError, also if the file has changed, or is compressed against the policy.
+    Raises: TarFormatError; StorageError, also if the shard is compressed and `reading.policy.reject_compressed`, or if
+    there is damage and a file has changed.
     """
     with closing(stream or ShardStream(url, account, sums=reading.sums)) as opened:
         try:
@@ -340,6 +344,7 @@ class ShardStream:
     `open_input`: an open input to read in place of *url*. `sums`: the list with which its checksum is compared, once it
     has been read to its end; a difference is added to `sums.mismatches`; None: no checksum. In a command, a forked
     process decompresses a large shard. Until it is closed, *account* watches that a file does not change.
+    To be called: `is_table` first, if it may be one; `readinto` or `skip`; `close` in any case.
     `compressed`: True once a compression was found. `file`, `start`: the open plain file of an uncompressed shard, and
     the byte in it where the stream begins; `file` is None for other inputs.
 
@@ -433,8 +438,8 @@ class ShardStream:
     def name_part(self, error: TarFormatError, offset: int | None = None) -> None:
         """Add to the message of *error*, of reading this shard, the part in which it is, if the archive was split.
 
-        *offset*: the stored byte; by default that of the error, or for compressed data the last one that was read. Only
-        the first call adds something.
+        *offset*: byte of the joined parts as stored; None: that of the error, or, if the shard is compressed, the last
+        one that was read. Only the first call adds something.
         """
         if self._parts is not None:
             place = self._parts.describe(error.offset if offset is None and not self.compressed else offset)

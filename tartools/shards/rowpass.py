@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class RowPass(Pass[int]):
     """A pass over rows that list the samples, for outputs with a table. Its items are row numbers.
 
+    Shards are indexed when rows are first needed (see `rows`), not when this is made.
     Raises: UsageError for stdin and commands among the inputs; StorageError without pyarrow.
     """
 
@@ -62,7 +63,10 @@ class RowPass(Pass[int]):
     # ---- outputs ----
 
     def destination(self, url: str) -> Destination:
-        """Return the sink that writes rows to the table *url*, or the samples that they list to the shard *url*."""
+        """Return the sink that writes rows to the table *url*, or the samples that they list to the shard *url*.
+
+        It takes batches of rows. Nothing is opened yet.
+        """
         if is_table_name(url):
             return shardrows.table_destination(url, self._outputs.force, self.rows, self._outputs.sums)
         return Destination(url, self._outputs.force, self._outputs.gzip, self._shard_writer, self._outputs.sums)
@@ -93,7 +97,10 @@ class RowPass(Pass[int]):
     def order(self, items: Iterator[int], watch: Watch | None = None) -> None:
         """Write the rows with the numbers *items*, in that order, to the only output; take all *items* before writing.
 
-        `watch(batches, keys)`: if given, passes the batches of rows on and looks at them; `keys(batch)` are their keys.
+        Counts them as written; taking the items has counted them as read.
+
+        `watch(batches, keys)`: if given, passes the batches of rows on and looks at them; `keys(batch)` is the list of
+        their keys, with None for a row without one, [] if there is no column of keys.
         """
         batches: Iterator[Any] = shardrows.rows_at(self.rows(), items, self.reading.tmpdir)
         if watch is not None:
@@ -101,7 +108,7 @@ class RowPass(Pass[int]):
         write_batches(batches, self._only_destination(), self.account)
 
     def sort(self, sorter: Sorter) -> None:
-        """Write all rows, in the order of *sorter*, to the only output.
+        """Write the rows that *sorter* gives, in its order, to the only output; count them as written.
 
         They are sorted by columns that have the values, else by values that are read from the samples.
         """

@@ -35,7 +35,7 @@ class Limits(NamedTuple):
 class Series:
     """Numbered shards, written one after the other.
 
-    Up to *max_syncing* full ones go to the disk while the next is written; 0: each is committed once it is full.
+    Up to *max_syncing* full local ones go to the disk while the next is written; 0: each is committed once it is full.
 
     `destination(k)`: returns the sink of shard k, from 0 on. `limits`: of the shards. `account`: counts samples as
     read, written or left out, and bytes as written.
@@ -67,14 +67,15 @@ class Series:
 
     @property
     def is_full(self) -> bool:
-        """True if the maximal number of shards is written, so that no further sample is taken."""
+        """True if `limits.shards` shards are finished, so that no further sample is taken; False without this limit."""
         return self.shards == self._limits.shards
 
     def write(self, batch: Batches, first: int, last: int) -> Iterator[str]:
         """Write samples *first* to *last* (exclusive) of *batch*, up to the end of the last shard that may be written.
 
         Yields the URL of each shard that has appeared under its name meanwhile. Counts the samples that it takes as
-        read and written; one that shows that the last shard is full, as read and left out.
+        read and written; one that shows that the last shard is full, as read and left out. Does nothing if `is_full`.
+        Raises: StorageError; SampleError for two adjacent samples with one key.
         """
         while first < last and not self.is_full:
             share = min(self._count_fitting(batch, first), last - first)
@@ -92,8 +93,8 @@ class Series:
     def _end_shard(self) -> Iterator[str]:
         """End the current shard, and commit full shards that need not wait for the disk; yield the URL of each.
 
-        Of local shards up to *max_syncing* stay uncommitted. A remote one is committed at once: its upload takes memory
-        until its end.
+        Of local shards the last *max_syncing* stay uncommitted. A remote one is committed at once, with all before it:
+        its upload takes memory until its end.
         """
         yield from self._commit(max(self._syncing - 1, 0))
         self.finish()
@@ -101,7 +102,10 @@ class Series:
             yield from self._commit()
 
     def _commit(self, pending: int = 0) -> Iterator[str]:
-        """Commit all full shards but the last *pending*, in order, none after a failure; yield the URL of each."""
+        """Commit all full shards but the last *pending*, in order; yield the URL of each. After a failure, none.
+
+        Waits for the disk. Raises: StorageError if a shard can't be synced or can't appear.
+        """
         while len(self._full) > pending and not self._failed:
             writer, synced = self._full[0]
             self._failed = True
@@ -128,7 +132,7 @@ class Series:
             self.writer.flush()
 
     def finish(self) -> None:
-        """End the current shard, if there is one, and begin to bring it to the disk; it appears by `complete`.
+        """End the current shard, if there is one, and begin to bring it to the disk; `complete` makes it appear.
 
         Raises: StorageError after a failed commit, whose shard would be missing before this one.
         """
@@ -159,9 +163,9 @@ class Series:
         return self.writer
 
     def _count_fitting(self, batch: Batches, first: int) -> int:
-        """Return how many samples of *batch*, from number *first* on, fit into the current shard, or else a new one.
+        """Return how many samples of *batch*, from number *first* on, fit into the current shard by size and count.
 
-        0 if the current shard is full; a new one takes at least one sample.
+        0 if the current shard is full. If there is none, how many fit into a new one: at least one.
         """
         fitting = len(batch) - first
         writer, limits = self.writer, self._limits
@@ -202,7 +206,7 @@ def input_changed_error() -> SampleError:
 class PartOutputs(NamedTuple):
     """The options for the shards of all parts.
 
-    `names`: their names, by part. `limits`: of each part's shards.
+    `names`: gives the names of a part's shards. `limits`: of each part's shards.
     `even`: number of shards over which each part is spread evenly; None: as many as `limits` gives.
     `start`: number of the first shard, None if the user gave none (then 0).
     `force`: replace shards of an earlier run. `gzip`: compress the shards.
@@ -286,10 +290,12 @@ class PartShards:
         return self._series[part]
 
     def report_and_prune(self, noun: str) -> None:
-        """At the end: report samples and shards of each part; then, if forced, remove shards of an earlier run.
+        """At the end: report samples and shards of each part; then, with `outputs.force`, remove shards of older runs.
 
-        `noun`: plural of "part" for a report of many, in which there are only totals.
-        Raises: SampleError if a part has fewer samples than were spread.
+        `noun`: plural of "part" for a report of over 20, which has only totals; a run without parts is not reported.
+        Removed are shards of each part with numbers that this run has not written, from `outputs.start` on; if that and
+        a limit of shards are given, only up to the limit. If the input had no samples, a warning says so, and all stay.
+        Raises: SampleError if a part has fewer samples than were spread, unless a limit of shards has ended it.
         """
         account, limits = self._account, self._outputs.limits
         for part, spread in self._spreads.items():

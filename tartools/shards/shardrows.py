@@ -43,8 +43,8 @@ NOT_IN_FILE = "a table can't list these samples, because they are in no file or 
 class Indexing(NamedTuple):
     """How shards are indexed: read to make a row for each sample.
 
-    `reading`: how they are read. `max_workers`: up to so many workers. `facts`: values and facts of
-    samples that become further columns; none by default.
+    `reading`: how they are read. `max_workers`: limit of worker processes; 1: this process reads. `facts`: values and
+    facts of samples that become further columns; none by default.
     """
 
     reading: Reading
@@ -55,16 +55,16 @@ class Indexing(NamedTuple):
 def table_destination(
     url: str, force: bool, inputs: Callable[[], TableContent], sums: OutputSums | None = None
 ) -> Destination:
-    """Return the table *url* as a sink of rows.
+    """Return the table *url* as a sink of rows: its `writer()` is a `TableWriter`.
 
-    `inputs()`: called when writing begins; returns the schema of the rows, and their shards.
+    `inputs()`: called when writing begins; returns the schema of the rows, and their shards: `RowInputs`, for example.
     `force`: replace an existing file. `sums`: gets the checksum of the table once it has appeared.
     """
     return Destination(url, force, begin=lambda _: TableWriter(url, force, inputs(), sums))
 
 
 class RowWriter(SampleWriter):
-    """Writes one shard from batches of rows: *reader* reads the samples that the rows list."""
+    """Writes one shard from batches of rows, which have numbers: *reader* reads the samples that the rows list."""
 
     def __init__(self, destination: Destination, reader: VerifiedReader) -> None:
         super().__init__(destination)
@@ -98,8 +98,9 @@ def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> Row
 
     The caller counts the samples in *account* as it takes the rows.
 
-    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
-    and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
+    Raises: StorageError without pyarrow, or for a shard that can't be read in parts, such as a compressed one;
+    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a field
+    of these facts that no sample has, and for a sample that a row can't list.
     """
     return row_inputs_with_ranges([urls], account, indexing)[0]
 
@@ -109,10 +110,11 @@ def row_inputs_with_ranges(
 ) -> tuple[RowInputs, list[range]]:
     """Return (rows, ranges): rows that list the samples of all *sources*, and the range of row numbers of each source.
 
-    `sources`: lists of URLs of shards and tables. Shards are read and indexed now. The caller counts the samples in
-    *account* as it takes the rows.
-    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
-    and for a table that lacks a column of `indexing.facts`; SampleError for a field of them that no sample has.
+    `sources`: lists of URLs of shards and tables, at least one list. Shards are read and indexed now. The caller counts
+    the samples in *account* as it takes the rows.
+    Raises: StorageError without pyarrow, or for a shard that can't be read in parts, such as a compressed one;
+    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a field
+    of these facts that no sample has, and for a sample that a row can't list.
     """
     by_source = row_inputs_by_source(sources, account, indexing)
     inputs = RowInputs(
@@ -128,8 +130,9 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
     """Return the rows of the samples of each of *sources*, lists of URLs; they share one catalog of shards.
 
     Shards are read and indexed now. The caller counts the samples in *account* as it takes the rows.
-    Raises: StorageError without pyarrow, or for a shard that can't be read in parts; UsageError for stdin and commands,
-    and for a table that lacks a column of `indexing.facts`; SampleError for a sample that a row can't list.
+    Raises: StorageError without pyarrow, or for a shard that can't be read in parts, such as a compressed one;
+    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a sample
+    that a row can't list.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -204,7 +207,7 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
 def index_shards(
     urls: Sequence[str], probes: Mapping[str, Probe], catalog: ShardCatalog, account: Account, indexing: Indexing
 ) -> RowSpool:
-    """Read the shards *urls* and return a row for each sample, in order.
+    """Read the shards *urls* and return a spool with a row for each sample, in order: records in a temporary file.
 
     `probes`: URL -> its probe, with the version. `catalog`: gets the shards, whose numbers in it are in the rows.
     `account`: gets reports of members that are no samples; the caller counts the samples. `indexing`: how the shards
@@ -260,8 +263,9 @@ def all_rows(inputs: RowInputs) -> Iterator[RowBatch]:
 def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> Iterator[RowBatch]:
     """Return the rows of *inputs* at *positions*, in the order of *positions*, as batches.
 
-    All *positions* are taken before this returns. `tmpdir`: folder of the temporary file in which rows are brought into
-    order. Holds: 8 bytes a position, and up to 1/256 of the rows (at least 65,536).
+    All *positions* are taken before this returns. The batches have no row numbers (`numbers` is None). `tmpdir`: folder
+    of the temporary file in which rows are brought into order; None: the system's. Holds: 8 bytes a position, and 1/256
+    of the rows, or 65,536 if that is more.
     """
     return (RowBatch(rows.drop_columns([ROW_COLUMN])) for rows in rows_in_order(inputs, positions, tmpdir))
 
@@ -271,7 +275,8 @@ def write_rows(
 ) -> None:
     """Write rows to the table *url*: *batches* (`RowBatch` from *inputs*) if given, otherwise all rows of *inputs*.
 
-    `account`: counts the rows as written samples. `force`: replace an existing file.
+    `account`: counts the rows as written samples; None: nobody counts. `force`: replace an existing file. Raises:
+    StorageError, also if *url* exists (unless *force*).
     """
     destination = table_destination(url, force, lambda: inputs)
     write_batches(all_rows(inputs) if batches is None else batches, destination, account or Account())
@@ -280,8 +285,9 @@ def write_rows(
 def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples that the rows of *inputs* at *positions* list, in that order, in batches.
 
-    All *positions* are taken before this returns. The consumer counts the samples. Raises: StorageError if a sample is
-    not as its row says.
+    All *positions* are taken before this returns. The consumer counts the samples; *account* counts the bytes read.
+    `reading`: its `need` and `tmpdir` are used. Raises: StorageError if a sample is not as its row says, or, after the
+    last one, if a shard has changed.
     """
     columns = [schema.KEY_COLUMN, *schema.extent_columns(inputs.schema.names)]
     return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, columns), account, reading)
@@ -310,6 +316,7 @@ def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> Ver
 def samples_of(reader: VerifiedReader, rows: Any, numbers: Any) -> Iterator[Batch]:
     """Yield the samples that *rows*, a record batch, list, in order, in batches, as *reader* reads them.
 
+    *rows*: unified rows with the columns of extents, and of keys if there are any.
     `numbers`: an array of the row numbers to name in messages; None: count from 0.
     Raises: StorageError if a sample is not as its row says.
     """
@@ -339,11 +346,12 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
 
     If *urls* is empty, it is the shards of *old* that still exist. Rows of a shard are taken over if *old* lists its
     samples in order, from the first one on, in its present version, and has all columns for `indexing.facts`; other
-    shards are read.
+    shards are read now. The caller counts the samples; *account* gets reports of members that are no samples.
 
     Raises: UsageError for stdin, commands and tables among *urls*, for a shard that is named twice, and for a table
-    *old* that joins several sets of shards; StorageError for a shard that can't be read in parts; SampleError for a
-    field of `indexing.facts` that no sample has.
+    *old* that joins several sets of shards; StorageError for a shard that can't be read in parts, such as a compressed
+    one; SampleError for a sample that a row can't list, and, if shards are read, for a field of `indexing.facts` that
+    neither these nor *old* have.
     """
     check_stored([*urls, old])
     catalog = ShardCatalog()
@@ -384,12 +392,17 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
 
 
 def canonical_shard(url: str) -> str:
-    """Return a text that is equal for all names of one shard: the absolute path if it is local, else its URL."""
+    """Return a text that is equal for all names of one shard: the absolute path if it is local, else its URL.
+
+    Symbolic links are not resolved. "file:a.tar" and "./a.tar" give the same.
+    """
     return os.path.abspath(url.removeprefix("file:")) if Url(url).is_local else str(url)
 
 
 def whole_shards(table: TablePart) -> dict[int, Runs]:
     """Return shard number -> ranges of row numbers, for shards that *table* lists from their first sample on.
+
+    The numbers of shards are those in the catalog of *table*.
 
     Left out are shards with rows that are missing, repeated, in another order, or without the index of their sample in
     the shard. That the last samples of a shard are missing can't be seen.

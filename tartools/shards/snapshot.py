@@ -43,7 +43,8 @@ class Snapshot:
     def take(self) -> None:
         """Copy inputs that can be read only once to temporary files; record the versions of files and objects.
 
-        Only the first call does so. Raises: StorageError if an input can't be read.
+        Only the first call does so. Sets the phase "copying" in the account's progress if there is something to copy.
+        Raises: StorageError if an input can't be read.
         """
         if self._versions is not None:
             return

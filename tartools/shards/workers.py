@@ -57,7 +57,7 @@ Result = TypeVar("Result")
 class ShardPart(NamedTuple):
     """A part of a shard for one task: bytes *begin* up to the boundary *cut* of *url*; None: up to its end.
 
-    *number*: index of the input. `version`: that of the file when it was cut up; None for a whole shard.
+    *number*: index of the input. `version`: that of the file when it was cut up; None: it was not, nothing is compared.
     """
 
     number: int
@@ -165,7 +165,7 @@ def outputs(tasks: Tasks[Result], results: list[Result] | None = None) -> Genera
 
 
 def _import_numpy(url: str) -> None:
-    """Import numpy before workers are forked, which need it if the shard *url* has small members."""
+    """Import numpy, before workers are forked, if the shard *url* is a plain file of small members: they need it."""
     with closing(storage.open_read(url)) as stream:
         if stream.file is not None and reader.is_dense(stream.file, 0):
             runs.import_numpy()
@@ -181,7 +181,7 @@ def plan_tasks(
 
     `total_size`: bytes of all inputs, None if unknown. There is a single task, for this process, if the input is known
     to be smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*: workers may read remote
-    shards. *plain*: they do not read compressed ones. *uncut*: large files are not cut up.
+    shards, if there are two *urls* or more. *plain*: they do not read compressed ones. *uncut*: no file is cut up.
     """
     if max_workers < 2 or not can_fork() or (total_size is not None and total_size < 2 * PART_BYTES):
         yield TaskPlan(0, [ShardPart(number, url) for number, url in enumerate(urls)], False)
@@ -197,7 +197,7 @@ def _share_out(
 
     Large files are cut up, unless *uncut*; small shards are put together up to 32 MiB. *max_workers*: number of workers
     that remote shards, of which up to four are put together, should keep busy. *remote*: workers may read remote
-    shards. *plain*: they do not read compressed ones.
+    shards, if there are two *urls* or more. *plain*: they do not read compressed ones.
     """
     # assumed for a remote shard, whose size is unknown: a request takes time
     remote_size = -(-PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers)))
@@ -386,10 +386,10 @@ class _Gathering(Generic[Result]):
     # ---- what follows runs in a worker ----
 
     def _run_worker(self, plan: TaskPlan, pipe: int) -> None:
-        """Do *plan*; write to *pipe* the size of a pickled header, the header (result, counts, keys), and the output.
+        """Do *plan*; write to *pipe* the size of a pickled header as a line, the header, and the chunks of the output.
 
-        A failure of a server is sent in the header. Raises, so that the parent does the task: what the work raises;
-        RestartError if something has to be reported, or the output is too large.
+        `_read_header` says what the header has. Raises, so that the parent does the task: what the work raises, but no
+        failure of a server; RestartError if something has to be reported, or the output is over 64 MiB.
         """
         reports: list[str] = []
         self._account.reset(reports.append)

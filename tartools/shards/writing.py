@@ -54,11 +54,12 @@ class SampleWriter:
     """Writes one shard: samples, then the end of the archive. It appears under its name at `commit`, and not before.
 
     To be called: `write` or `write_batch` for the samples, then `commit`; or `abort` after an error.
-    Refuses two adjacent samples with one key, which a reader would take for one sample. `samples`: number of samples so
-    far. `size`, `bytes_written`: bytes of the tar so far, without its end. `output`: the open output.
+    Refuses a sample with the key of the one before it, since a reader would take the two for one; within a batch keys
+    are not compared. `samples`: number of samples so far. `size`, `bytes_written`: bytes of the tar so far, before
+    compression. `output`: the open output.
 
-    Raises StorageError if the destination exists or can't be written; UsageError if its suffix contradicts
-    `destination.gzip`, or names a table.
+    Raises StorageError if the destination exists (unless `destination.force`) or can't be written; UsageError if its
+    suffix contradicts `destination.gzip` or names a table, or if `destination.sums` can't list it.
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -80,13 +81,16 @@ class SampleWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the tar so far, without its end and before compression."""
+        """Bytes of the tar so far, before compression; its end counts once `finish` has written it."""
         return self._writer.size
 
     bytes_written = size
 
     def write(self, sample: Sample) -> None:
-        """Add *sample*. Raises SampleError if it has the key of the sample before it."""
+        """Add *sample*. Raises: SampleError if it has the key of the sample before it; StorageError.
+
+        Two samples of one key are fine if one has a single member whose path is the key: readers don't join these.
+        """
         self._check_key(sample)
         self._last = sample
         self._broken = True
@@ -151,7 +155,7 @@ class SampleWriter:
             self._hashed.record()
 
     def abort(self, *, flush: bool = True) -> None:
-        """Drop the shard: no end of archive is written, and no file appears.
+        """Drop the shard, unless it was committed: no end of archive is written, and no file appears.
 
         What has gone to stdout stays. With *flush*, whole samples that are buffered for stdout are written, too, which
         may wait for a reader.
@@ -164,7 +168,10 @@ class SampleWriter:
 
 
 def split_output(url: str) -> tuple[str, str]:
-    """Return (*url* without its suffix, the suffix) for a shard or table such as `.tar.gz`; (*url*, "") without one."""
+    """Return (*url* without its suffix, the suffix) for a shard or table: ("a", ".tar.gz"), ("a", ".parquet").
+
+    (*url*, "") for any other name.
+    """
     return (url[: -len(PARQUET_SUFFIX)], url[-len(PARQUET_SUFFIX) :]) if is_table_name(url) else split_suffix(url)
 
 
@@ -190,7 +197,7 @@ def codec_for(url: str, gzip: bool) -> Codec | None:
 def check_shard_name(url: str, unless: str = "") -> None:
     """Raise UsageError if *url*, an output for new samples, is the name of a table, which can't list them.
 
-    `unless`: advice for the message, in place of the usual one.
+    `unless`: advice for the message; "": to name a shard, or to use tar2parquet.
     """
     if is_table_name(url):
         help = f" ({unless})" if unless else "; name a shard, such as .tar, or use tar2parquet"

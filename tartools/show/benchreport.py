@@ -24,8 +24,8 @@ MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 def add_advice(facts: dict[str, Any]) -> None:
     """Add "limit" to each row of *facts*, which `tarbench --json` prints, and the lines "advice" to *facts*.
 
-    The limit is the part of the time that takes longest ("list", "read", "decode" or "collate"), or "processors" for a
-    row with workers that keeps them at least 80 % busy (BUSY_SHARE).
+    The limit is the part of the time that takes longest ("list", "read", "decode" or "collate") in the row of the same
+    name without workers, or "processors" for a row with workers that keeps them at least 80 % busy (BUSY_SHARE).
     """
     parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
@@ -38,8 +38,10 @@ def add_advice(facts: dict[str, Any]) -> None:
 def make_advice(facts: Facts) -> list[str]:
     """Return lines of advice: the format, the number of workers, and a warning if other programs used the CPU.
 
-    *facts*: those of `tarbench --json`; "advice" and "limit" need not be there. No lines if nothing was measured. The
-    number of workers is the smallest one that is about as fast as the fastest.
+    They begin with "format: ", "workers: " and "figures are too low: ". *facts*: those of `tarbench --json`; "advice"
+    and "limit" need not be there. No lines if nothing was measured. Loose files are the format if no other is at least
+    1.15 times as fast (MIN_SPEEDUP). The number of workers is the smallest one with which the fastest is at most 1.15
+    times as fast.
     """
     loose, packed, factor = compare_forms(facts)
     best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
@@ -66,9 +68,9 @@ def make_advice(facts: Facts) -> list[str]:
 def compare_forms(facts: Facts) -> tuple[Row | None, Row | None, float]:
     """Return (best row of loose files, best row of another form, how many times as fast training is from the other).
 
-    *facts*: those of `tarbench --json`. Only rows without workers are compared; a row that does not exist is None, and
-    the factor then 1. Times to decode and collate are assumed to be equal, so that other load on the machine during one
-    row counts less.
+    *facts*: those of `tarbench --json`. The best row lists and reads a sample in the shortest time. Only rows without
+    workers are compared; a row that does not exist is None, and the factor then 1. Times to decode and collate are
+    assumed to be equal, so that other load on the machine during one row counts less.
     """
     single_rows = [row for row in facts["rows"] if row["parts"]]
     loose = min((row for row in single_rows if row["form"] == "loose"), key=loading_seconds, default=None)
@@ -88,7 +90,11 @@ def loading_seconds(row: Row) -> float:
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts* of `tarbench --json`, one per line; after a dry run the rows that would be measured."""
+    """Yield the *facts* of `tarbench --json`, one per line; after a dry run the rows that would be measured.
+
+    First the lines of advice, then facts about the data ("samples: 100"), then up to three lines a row, with "row",
+    "parts" or "limit" and its name before the colon: "limit zip: read 60 %".
+    """
     yield from facts["advice"]
     first_url, *other_urls = map(shown, facts["source"])
     yield f"source: {first_url}{f' and {len(other_urls):,} more' if other_urls else ''}"
@@ -148,9 +154,10 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float]]]:
-    """Yield (name with the number of workers, row, parts of its time) for each row.
+    """Yield (name with the number of workers, row, parts of its time) for each row of *facts*.
 
-    The parts, in seconds per sample, are those of the row of the same name without workers; {} if not measured.
+    The name is "zip, 4 workers", or "zip" without workers. The parts, in seconds per sample, are those of the row of
+    the same name without workers; {} if not measured.
     """
     parts_by_name = {row["name"]: row.get("parts") or {} for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
@@ -181,7 +188,7 @@ def speed_in_words(factor: float) -> str:
 
 
 def round_figure(number: float) -> str:
-    """Return *number* with three significant digits, or as a whole number from 100 on.
+    """Return *number* with up to three significant digits, or as a whole number from 100 on.
 
     >>> round_figure(1234.6), round_figure(56.78), round_figure(0.1234)
     ('1,235', '56.8', '0.123')

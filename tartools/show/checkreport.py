@@ -57,7 +57,8 @@ def check_facts(
 def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
     """Return the fields in *summary* with payloads that were only checked by their first bytes, sorted.
 
-    *decoded*: True if payloads were decoded; some fields can't be, or have payloads that are too large.
+    *decoded*: True if payloads were decoded: then these are fields that can't be decoded, or have too large payloads;
+    else all but fields of numbers, such as cls, whose text is always read.
     """
     if decoded:
         return sorted(name for name in summary.fields if not is_decoded(name) or name in summary.undecoded)
@@ -112,7 +113,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def place_in_words(place: Facts) -> str:
-    """Return the *place* of a finding in words: shard, byte, key and remark, as far as known.
+    """Return the *place* of a finding in words: "a.tar, byte 512, key n01, REMARK"; only the shard is always there.
 
     *place*: an item of "places" in the facts of `tarcheck --json`.
     """
@@ -145,7 +146,7 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def finding_parts(findings: Sequence[Facts]) -> Iterator[Part]:
-    """Yield a table of *findings*, then each kind with its meaning, first places and remedy.
+    """Yield a table of *findings*, then each kind with its meaning, up to 5 places and remedy.
 
     *findings*: the list "findings" in the facts of `tarcheck --json`; if it is empty, one line says so.
     """

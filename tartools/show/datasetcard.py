@@ -41,7 +41,10 @@ def card_text(card: DatasetCard) -> str:
 
 
 def _card_lines(card: DatasetCard) -> Iterator[str]:
-    """Yield the lines of *card* between the fences."""
+    """Yield the lines of *card* between the fences: its splits, if it has any, and its features.
+
+    If it has fields of unknown type, a comment that names them takes the place of the features.
+    """
     if card.splits:
         files = [
             {"split": split, "path": patterns[0] if len(patterns) == 1 else patterns}

@@ -30,8 +30,8 @@ SIXEL_DTYPE = "S5"  # numpy's type of a part of a line of sixels, such as "-#255
 def encode_kitty(picture: Image, columns: int, rows: int) -> str:
     """Return the escape code that draws *picture*, scaled to *columns* by *rows* cells, in kitty's graphics protocol.
 
-    The cursor stays where it is, and the terminal sends no reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/,
-    "Display images on screen" and "Remote client".
+    It has all pixels of *picture*: the terminal scales it. The cursor stays where it is, and the terminal sends no
+    reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display images on screen" and "Remote client".
     """
     from base64 import b64encode
 
@@ -83,7 +83,7 @@ def encode_sixel(picture: Image, width: int, height: int) -> str:
 
 
 def _encode_bands(indexed: Image) -> str:
-    """Return the bands of *indexed*, a picture with a palette, as sixels.
+    """Return the bands of *indexed*, a picture with a palette, as sixels; the last one ends with "-" too.
 
     Four or more equal sixels in a row are `!N` and the sixel. All bands are made at once: each run of sixels is a row
     of short strings in a numpy array, padded with zero bytes, which are removed at the end.
@@ -118,7 +118,7 @@ def _encode_bands(indexed: Image) -> str:
 
 
 def draw_half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
-    """Return *picture* as *rows* lines of *columns* half blocks (▀), each with one colour above another.
+    """Return the RGB *picture* as *rows* lines of *columns* half blocks (▀), each with one colour above another.
 
     *exact*: True for any colour; False: the nearest of the 256 of xterm. Every line ends with the default colours.
     """

@@ -34,7 +34,8 @@ class History:
     Attributes: first: number of the first sample that is kept. is_at_end: True if all samples have been read.
     `read_to` reads on; `history[number]` is the sample *number*, from 0, which must be read and kept. Each sample read
     is counted in *account* as written.
-    Holds: 10,000 samples (MAX_SAMPLES_KEPT), or 256 MiB of them (MAX_KEPT_MEMORY); ranges of files do not count.
+    Holds: 10,000 samples (MAX_SAMPLES_KEPT), or 256 MiB of them (MAX_KEPT_MEMORY), but at least one; ranges of files do
+    not count.
     """
 
     def __init__(self, samples: Iterable[Sample], account: Account) -> None:
@@ -53,7 +54,8 @@ class History:
     def read_to(self, number: int) -> int:
         """Read up to sample *number*, from 0; return the number of the nearest sample kept, -1 if there is none.
 
-        It is *number* itself, unless there are fewer samples or it is kept no longer.
+        It is *number* itself, unless there are fewer samples (then the last one), or it is kept no longer (the first
+        kept).
         """
         while number >= self.count:
             sample = next(self._unread, None)
@@ -161,7 +163,7 @@ class Pager:
         return False
 
     def _search(self) -> None:
-        """Ask for words; go to the next sample that has all of them in its key and texts.
+        """Ask for words; go to the next sample that has each of them in its key or a text.
 
         After the last sample comes the first that is kept. If none is found, or a key pressed meanwhile stops the
         search, the current sample stays, and a note says so. An empty line repeats the last search. Raises:
@@ -254,7 +256,10 @@ class Pager:
         return f"{number:,} of {read:,}+" if read > number else f"{number:,}"
 
     def _draw_foot(self, *lines: str) -> str:
-        """Return the text that draws *lines* in the last rows of the screen, one a row, in reverse video."""
+        """Return the text that draws *lines* in the last rows of the screen, one a row, cut or padded to its width.
+
+        They are in reverse video if the screen takes escape codes.
+        """
         screen, text = self._screen(), ""
         for row, line in enumerate(lines, screen.rows + 1 - len(lines)):
             line = sheet.fit_line(line, screen.columns)

@@ -39,8 +39,8 @@ def has_words(sample: Sample, words: Sequence[str]) -> bool:
 def texts_of(sample: Sample) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each member of *sample* that may be text, decompressed, both in small letters.
 
-    Only the first 1 MiB (MAX_SEARCHED_BYTES) of a text is read. Members that can't be decompressed are skipped. Raises:
-    StorageError if a payload can't be read.
+    These are all but pictures, sounds, videos and arrays, by their suffixes. Only the first 1 MiB (MAX_SEARCHED_BYTES)
+    of a text is read. Members that can't be decompressed are skipped. Raises: StorageError if a payload can't be read.
     """
     for member in sample.members:
         if suffix_of(field_name(member)) in NO_TEXTS:
@@ -54,7 +54,10 @@ def texts_of(sample: Sample) -> Iterator[tuple[str, str]]:
 
 
 def _is_in(word: str, field: str, value: str) -> bool:
-    """True if *word* is part of *value*, or is a condition on *field*, whose text is *value*, and holds."""
+    """True if *word* is in *value*, the text of *field*; if it is a condition on this field, True if that holds.
+
+    A condition is `field=part`: *value* has the part; or `field==text`: it is this text, but for a final newline.
+    """
     name, equals, part = word.partition("=")
     if equals and name == field:
         return value.removesuffix("\n") == part[1:] if part.startswith("=") else part in value

@@ -26,7 +26,8 @@ class Section(NamedTuple):
 
     Attributes:
         more: text below the table.
-        columns: their names, each after a sign: < left, > right, | bars. The first column names the rows.
+        columns: their names, each after a sign, < left, > right, | bars: ("<Fields", ">bytes", "|"). The first column
+            names the rows.
         rows: their cells: texts, or shares from 0 to 1, which become bars.
         filters: on a page, for each row the filter that finds its samples, or None; () if no row has one.
 
@@ -81,7 +82,8 @@ Part = Section | tuple[str, str]  # of a report: a section, or a line and its st
 def draw_report(parts: Iterable[Part], screen: "Screen") -> str:
     """Return the *parts* of a report, sections and styled lines, as text, as wide as *screen*.
 
-    It has colours if *screen* takes escape codes, and no blanks at the ends of lines.
+    An empty line is before each section; a style is one of rich, such as "bold". It has colours if *screen* takes
+    escape codes, and no blanks at the ends of lines.
     """
     from rich.console import Console
     from rich.text import Text

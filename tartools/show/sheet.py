@@ -77,7 +77,8 @@ def draw_rows(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (text, count of samples, lines that the text takes), for as many *samples* as fit side by side on *screen*.
 
-    *note*: called with each sample and True if a picture, sound, video or compressed payload in it is broken.
+    If *screen* draws no pictures, that is one. *note*: called with each sample and True if a picture, sound, video or
+    compressed payload in it is broken.
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NO_PROTOCOL:
@@ -124,7 +125,7 @@ def block_height(blocks: Sequence[Block], columns: int) -> int:
 
 
 def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
-    """Return (text that fills *screen* but its last row with *sample*, True if all of the sample fits).
+    """Return (text of *sample* for all rows of *screen* but the last, True if all of the sample fits).
 
     Pictures get the rows that the text leaves, but at least half of them. Text and pictures that do not fit are cut
     off.
@@ -158,16 +159,19 @@ def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 
 
 def grid_size(screen: Screen) -> tuple[int, int]:
-    """Return (thumbnails side by side, rows of thumbnails) of a grid on *screen*."""
+    """Return (thumbnails side by side, rows of thumbnails) of a grid on *screen*, each at least 1.
+
+    A thumbnail has at least MIN_PICTURE_COLUMNS columns, and half as many rows.
+    """
     across = max(1, (screen.columns + PICTURE_GAP_COLUMNS) // (MIN_PICTURE_COLUMNS + PICTURE_GAP_COLUMNS))
     return across, max(1, (screen.rows - 1) // (MIN_PICTURE_COLUMNS // 2))
 
 
 def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> str:
-    """Return text that fills *screen* but its last row with a thumbnail of each of *samples*, under its key.
+    """Return the text, for all rows of *screen* but the last, with a thumbnail of each of *samples*, under its key.
 
-    A thumbnail is the first picture or video, or else the beginning of the list of fields. *marked_index*: index in
-    *samples* of the one whose key is marked.
+    A thumbnail is the first picture or video, or else the beginning of the list of fields. *samples*: no more than
+    `grid_size` has room for. *marked_index*: index in *samples* of the one whose key is marked.
     """
     across, down = grid_size(screen)
     max_columns, max_rows = (
@@ -294,7 +298,7 @@ def draw_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
 def draw_block(block: Block, tallest: int, codes: bool) -> list[str]:
     """Return the lines of *block*, blank where pictures will be drawn; styled, if escape *codes* are allowed.
 
-    All labels are below the *tallest* picture of the neighbours, a number of rows.
+    *tallest*: rows of the highest picture beside each other, its own or a neighbour's; all labels are in the row below.
     """
     lines = [add_style(block.title, BOLD if codes else "")] if block.title else []
     columns = [
@@ -324,9 +328,9 @@ def draw_tile_pictures(blocks: Sequence[Block], tallest: int) -> str:
 
 
 def in_columns(widths: Sequence[int], parts: Sequence[str]) -> str:
-    """Return *parts* on one line, each padded to its number of columns in *widths*, with PICTURE_GAP_COLUMNS between.
+    """Return *parts* on one line, each padded to its number of columns in *widths*, and with blanks between them.
 
-    Blanks at the end of the line are removed.
+    These are PICTURE_GAP_COLUMNS blanks. Blanks at the end of the line are removed.
     """
     padded = (part + " " * (width - line_columns(part)) for width, part in zip(widths, parts, strict=True))
     return (" " * PICTURE_GAP_COLUMNS).join(padded).rstrip(" ")
@@ -338,7 +342,7 @@ def add_style(line: str, code: str) -> str:
 
 
 def draw_frame(message: str, width: int) -> list[str]:
-    """Return *message* in a frame, as lines of *width* columns."""
+    """Return *message*, wrapped, in a frame of box-drawing characters, as lines of *width* columns."""
     import textwrap
 
     from rich.cells import set_cell_size

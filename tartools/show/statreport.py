@@ -28,8 +28,9 @@ HISTOGRAM_STEPS = 12  # of a histogram
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
     """Return the facts of --json about the samples in *summary*, read from the shards *urls*.
 
-    Keys: samples, members, bytes, shards; fields and combinations of fields, None if there are too many; values, only
-    if columns were counted. *size*: bytes of the shards, decompressed. *torn*: keys that return later in their shard.
+    Keys: samples, members, bytes (archives, payloads, headers, padding, other), shards; fields and combinations, None
+    if over 1,000; values, if columns were counted. *size*: unpacked bytes of the shards. *torn*: keys that return later
+    in their shard.
     """
     combinations = sort_by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     facts = {
@@ -72,7 +73,8 @@ def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, 
 def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
     """Return the facts of --json about the classes of *field*.
 
-    Keys: values (number), counts (by class, largest first), both None if over 1,000; long (number of too long values).
+    Keys: values (number), counts (class -> count, largest first), both None if over 1,000; long (number of too long
+    values).
     """
     counts = None if field.classes is None else sort_by_count(field.classes)
     return {"values": None if counts is None else len(counts), "counts": counts, "long": field.long}
@@ -83,8 +85,9 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
 
     Keys: field, members, samples (with it), missing (number without), missing_in (first key without, or None),
     missing_keys (first keys without, if most samples have it; None if unknown), torn (the first key without that is in
-    *torn*, or None), bytes, sizes, histogram; classes, pictures, lengths if any. *torn*: keys that return later in
-    their shard.
+    *torn*, or None), bytes, sizes, histogram; classes, lengths if any; pictures if any: formats and sizes (value ->
+    count), width and height (min, median, max), broken (count), broken_in, why, broken_keys. *torn*: keys that return
+    later in their shard.
     """
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
     lacking = summary.keys_lacking(name) if field.samples < samples else []
@@ -154,10 +157,7 @@ def spread_facts(numbers: Distribution) -> dict[str, int | None]:
 
 
 def count_bins(numbers: Distribution) -> list[int]:
-    """Return the counts of *numbers* in up to 12 bins from the least to the greatest, on a logarithmic scale.
-
-    *numbers* may not be empty. Bins are groups of buckets.
-    """
+    """Return the counts of *numbers*, at least one, in up to 12 bins, ascending, with about equally many buckets."""
     counts_by_bucket = {bucket_number(low): count for low, count in numbers.buckets.items()}
     first, buckets = min(counts_by_bucket), max(counts_by_bucket) - min(counts_by_bucket) + 1
     counts = [0] * min(HISTOGRAM_STEPS, buckets)
@@ -200,7 +200,7 @@ def balance_facts(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> d
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts* of `tarstat --json`, one per line: subject, colon, numbers without units or separators."""
+    """Yield the *facts* of `tarstat --json`, one per line: subject, colon, values, without separators of thousands."""
     size, shards = facts["bytes"], facts["shards"]
     yield f"shards: {shards['count']}"
     yield f"samples: {facts['samples']}"
@@ -234,10 +234,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
-    """Yield the facts of one *field*, one per line; *samples*: count of all samples.
-
-    *field*: its facts, as `facts_of_field` returns them.
-    """
+    """Yield the facts of one *field*, from `facts_of_field`, one per line; *samples*: count of all samples."""
     name, sizes = shorten(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
@@ -282,7 +279,7 @@ def class_lines(name: str, classes: Facts) -> Iterator[str]:
 
 
 def sides_in_words(pictures: Facts) -> str:
-    """Return the widths and heights in *pictures*, from the facts of a field, in words: minimum, maximum and median."""
+    """Return the widths and heights in *pictures*, facts of a field: "width 10 to 20, median 15, height 8" (all 8)."""
     return ", ".join(
         f"{side} {range_facts['min']} to {range_facts['max']}, median {range_facts['median']}"
         if range_facts["min"] != range_facts["max"]
@@ -292,7 +289,7 @@ def sides_in_words(pictures: Facts) -> str:
 
 
 def broken_in_words(payloads: Facts) -> str:
-    """Return the count, first key and reason of broken *payloads*, facts of the pictures or lengths of a field."""
+    """Return "COUNT, first KEY (REASON)" of the broken *payloads*, facts of the pictures or lengths of a field."""
     return f"{payloads['broken']}, first {shorten(payloads['broken_in'])} ({payloads['why']})"
 
 
@@ -393,7 +390,7 @@ def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "")
 
 
 def picture_table(name: str, pictures: Facts) -> Section:
-    """Return the table about the *pictures* of the field *name*: formats, sides, and the most frequent sizes."""
+    """Return the table about the *pictures* of the field *name*: formats, sides, and the 8 most frequent sizes."""
     sizes = list((pictures["sizes"] or {}).items())
     total = sum(pictures["formats"].values())
     rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MAX_TABLE_ROWS]]
@@ -407,7 +404,10 @@ def picture_table(name: str, pictures: Facts) -> Section:
 
 
 def length_table(name: str, lengths: Facts) -> Section:
-    """Return the table about the *lengths* of the sounds or videos in the field *name*: hours, and seconds of one."""
+    """Return the table about the *lengths* of the sounds or videos in the field *name*, with a note if some are broken.
+
+    Its one row: count, their sum in hours, and the smallest, median and largest in seconds ("-" if the count is 0).
+    """
     columns = ("min", "median", "max")
     row = [f"{lengths['count']:,}", f"{lengths['hours']:,.3f}"]
     row += ["-" if lengths[column] is None else f"{lengths[column]:,.2f} s" for column in columns]
@@ -416,7 +416,7 @@ def length_table(name: str, lengths: Facts) -> Section:
 
 
 def class_tables(facts: Facts) -> Iterator[Section]:
-    """Yield a table of the most frequent classes for each field and column in *facts* that has classes."""
+    """Yield a table of the 8 most frequent classes for each field and column in *facts* that has classes."""
     for field in (*(facts["fields"] or ()), *facts.get("values", ())):
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
@@ -494,7 +494,7 @@ def flaw_lines(summary: Summary) -> Iterator[str]:
 
 
 def flaw_line(description: str, count: int, keys: Sequence[str], samples: int) -> str:
-    """Return the line that *count* of *samples* samples have the flaw *description*, with the first *keys* of these."""
+    """Return the line "DESCRIPTION: 5 of 100 samples: KEY, KEY, and 3 more"; *keys*: first ones with this flaw."""
     rest_note = f", and {count - len(keys):,} more" if count > len(keys) else ""
     listed = ", ".join(printable(key) for key in keys)
     return f"{description}: {count:,} of {several(samples, 'sample')}: {listed}{rest_note}"

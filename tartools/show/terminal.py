@@ -203,7 +203,8 @@ class Keyboard:
     def read_key(self) -> str:
         """Wait for a key; return its character or its name, such as "page down".
 
-        It returns `REDRAW_KEY` if the screen must be drawn again, "escape" if the terminal no longer exists.
+        A character that is not ASCII comes byte by byte, each as a character of Latin-1. It returns `REDRAW_KEY` if the
+        screen must be drawn again, "escape" if the terminal no longer exists.
         """
         while not self._typed:
             ready = select.select([self._fd, self._woken], [], [])[0]

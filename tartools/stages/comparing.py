@@ -41,11 +41,12 @@ class DiffSide(NamedTuple):
     counts: list[int]
 
     def contents(self, account: Account) -> Iterator[bytes]:
-        """Yield a record for each sample, in an order that is quick to sort: encoded key, position in 8 bytes, content.
+        """Yield a record for each sample, sorted in blocks only: encoded key, position in 8 bytes, content.
 
-        The position is the number of the task << POSITION_SHIFT, plus the number in the task: `resolve_positions`
-        makes positions in the input of them, with `counts`. The content has the names of the fields and a digest of
-        each payload: see `content_records`. Counts the samples in *account*, as read and written.
+        `presort_blocks` sorts 16,384 or more records at a time; the caller sorts all. The position is the number of
+        the task << POSITION_SHIFT, plus the number of samples before in the task: `resolve_positions` makes positions
+        in the input of them, with `counts`. The content has the names of the fields and a digest of each payload: see
+        `content_records`. Counts the samples in *account*, as read and written.
         Raises: TarFormatError and StorageError for a damaged or changed input.
         """
 
@@ -64,8 +65,8 @@ class DiffSide(NamedTuple):
 def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers: int) -> int:
     """Return the digest of the data set *urls*: the sum of its samples' digests (`digest_of_batch`) modulo 2**256.
 
-    The order of samples does not count. `account`: counts them, as read and written. `max_workers`: up to so many
-    workers read. Raises: TarFormatError and StorageError for a damaged or changed input.
+    The order of samples does not count. `account`: counts them, as read and written. `reading`: how they are read.
+    `max_workers`: up to so many workers read. Raises: TarFormatError and StorageError for a damaged or changed input.
     """
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:
@@ -103,8 +104,10 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
 def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
     """Return a record for each sample of *batch*, with the next of *positions*; records sort by key and position.
 
-    Order: samples with the same fields are together. A record is the key, as `sortkeys.text_bytes` encodes it, the
-    position in 8 bytes, and the content: names of the fields, and a digest of 16 bytes for each payload.
+    The samples take positions in the order of the batch; in the list, samples with the same fields are together.
+    A record is the key, as `sortkeys.text_bytes` encodes it, the position in 8 bytes, and the content: the size of all
+    names, the names of the fields, each after its size, and a BLAKE2b digest of 16 bytes for each payload, in the order
+    of the names. Sizes are 8 bytes, big-endian, as the position.
     """
     records: list[bytes] = []
     places = [position.to_bytes(POSITION_SIZE, "big") for position in islice(positions, len(batch))]
@@ -121,8 +124,8 @@ def digest_of_batch(batch: Batch) -> int:
     """Return the sum of the digests of the samples of *batch*, each as a big-endian number of 32 bytes.
 
     The digest of a sample is the BLAKE2b digest, of 32 bytes, of its key, then for each field its name and the BLAKE2b
-    digest, of 32 bytes, of its payload, in the order of `digest_columns`. Before key and names is their length as 8
-    bytes, big-endian.
+    digest, of 32 bytes, of its payload, in the order of `digest_columns`. Before the key, and before each name, is its
+    length as 8 bytes, big-endian.
     """
     from tartools.samples.digests import blake2b
 
@@ -152,8 +155,10 @@ class Change(NamedTuple):
 
     `kind`: EQUAL, ADDED (only in B), REMOVED (only in A), CHANGED or REORDERED.
     `key`: as `sortkeys.text_bytes` encodes it.
-    `before`, `position`: position in A and in B, 8 bytes big-endian; b"" if it is not there; REORDERED has no `before`.
-    `fields`: of CHANGED, names of the changed fields; one that only A has begins with -, one that only B has with +.
+    `before`, `position`: position in A and in B, as in the records, 8 bytes big-endian; b"" if it is not there;
+    REORDERED has no `before`.
+    `fields`: of CHANGED, names of the changed fields; one that only A has begins with -, one that only B has with +;
+    else ().
     """
 
     kind: str
@@ -209,8 +214,8 @@ def find_changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts:
 def changed_fields(content_a: bytes, content_b: bytes) -> tuple[str, ...]:
     """Return the names of the fields that differ between *content_a* and *content_b*, of two records, sorted.
 
-    A content is the part of a record after the position. -name is only in *content_a*, +name only in *content_b*; other
-    fields have different payloads.
+    A content is the part of a record after the position. -name is only in *content_a*, +name only in *content_b*; a
+    name without a sign has different payloads, or another number of them. Signs do not count in the order.
     """
     a, b = digests_by_field(content_a), digests_by_field(content_b)
     unlike = (field for field in sorted({*a, *b}) if a.get(field) != b.get(field))
@@ -238,8 +243,8 @@ def find_reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Ite
     """Yield a REORDERED change for each sample with another predecessor in the second input (B) than in the first (A).
 
     *pairs*: records of the samples that both inputs have: position in A and position in B, 8 bytes each, and the key;
-    other samples do not count. `sort(records)`: sorts any number of records. Order: that of B. The changes have a
-    position in B only.
+    other samples do not count. `sort(records)`: yields any number of records sorted; called twice. Order: by
+    position in B, the only one that the changes have.
     """
 
     # Two sorts: the first, by position in A, puts each sample beside its predecessor in A; the second, by position in

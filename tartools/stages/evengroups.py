@@ -32,7 +32,8 @@ SORTED_GROUPS_BYTES = 32 << 20  # bytes of groups that are sorted in memory
 class GroupCounts(NamedTuple):
     """The samples of one group.
 
-    `hash`: of its value, 8 bytes. `number`: of the group. `counts`: (index of a class, number of samples), ascending.
+    `hash`: of its value, 8 bytes. `number`: of the group, from 0. `counts`: (index of a class, number of samples) for
+    each class that it has, by index.
     """
 
     hash: bytes
@@ -62,7 +63,10 @@ class Imbalance:
         return sum(count / self._totals[index] for index, count in self._with_size(group))
 
     def change(self, group: GroupCounts, part: int, sign: int = 1) -> float:
-        """Return the change of imbalance if *group* were added to *part*, an index (or, *sign* -1, taken from it)."""
+        """Return the change of imbalance if *group* were added to *part*, an index (or, *sign* -1, taken from it).
+
+        Nothing is added or taken.
+        """
         counts, targets, totals = self.counts[part], self._targets[part], self._totals
         return sum(
             count * (count + sign * 2 * (counts[index] - targets[index])) / (targets[index] * totals[index])
@@ -70,7 +74,7 @@ class Imbalance:
         )
 
     def add(self, group: GroupCounts, part: int, sign: int = 1) -> None:
-        """Add *group* to *part* (or, *sign* -1, take it from there)."""
+        """Add the samples of *group* to `counts` of *part*, an index (or, *sign* -1, subtract them)."""
         counts = self.counts[part]
         for index, count in self._with_size(group):
             counts[index] += sign * count
@@ -88,7 +92,7 @@ class Imbalance:
         """Return a sentence on the class and part where the part's fraction of the class is furthest from its share.
 
         *parts*: with their shares, as given to the constructor. *classes*: the values that stand for the indexes of
-        classes. "" if there is no class.
+        classes. Without a difference, the sentence says that each part has its share exactly; "" if there is no class.
         """
         weights = sum(part.weight for part in parts)
         difference, index, number = max(
@@ -111,11 +115,11 @@ class Imbalance:
 
 
 def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> "array[int]":
-    """Return the index of the part of each of *groups*, by its number, so that *imbalance* is small.
+    """Return an array: at the number of each of *groups* the index of its part, chosen so that *imbalance* is small.
 
     *imbalance*: without groups so far; all are added to it, each in its part. The numbers of groups are 0, 1, and so
-    on. Order: the result depends on hashes and counts, not on these numbers.
-    Holds: 32 MiB of groups, the others in unnamed files, and two bytes a group.
+    on. The parts depend on hashes and counts, not on these numbers.
+    Holds: 32 MiB of groups, further ones in unnamed files in *tmpdir*, and two bytes a group.
     """
     parts = array("H")
     first: list[GroupCounts] = []
@@ -140,7 +144,7 @@ def _sort_by_size(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
     """
 
     def record(group: GroupCounts) -> bytes:
-        """Return *group* as a record that sorts as it is to come: a positive float sorts as its bytes."""
+        """Return *group* as bytes that compare by largeness, the largest first, then by hash, then by number."""
         size = DOUBLE.pack(imbalance.largeness(group)).translate(COMPLEMENT)
         return size + group.hash + group.number.to_bytes(LENGTH_BYTES, "big") + marshal.dumps(group.counts)
 

@@ -163,7 +163,10 @@ def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
 
 
 def pack_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield *records* in blocks of up to 1,000 records and 256 KiB, each as bytes for `unpack_block`."""
+    """Yield *records* in blocks of up to 1,000 records and 256 KiB, each as bytes for `unpack_block`.
+
+    A larger record is alone in its block.
+    """
     return map(marshal.dumps, split_records(records, RECORDS_IN_BLOCK, BLOCK_BYTES))
 
 
@@ -184,8 +187,9 @@ def split_records(records: Iterable[bytes], max_records: int, max_bytes: int) ->
 def presort_blocks(groups: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield all records of *groups* in packed blocks (see `unpack_block`), sorted 16,384 or more at a time.
 
-    Workers call this before the external sort, which is faster on records that are partly sorted. A group is not
-    divided between two sorts. Holds: 16,384 records (RECORDS_PER_WORKER) and one group.
+    At the end, the remaining ones are sorted, however few. Workers call this before the external sort, which is faster
+    on records that are partly sorted. A group is not divided between two sorts. Holds: 16,384 records
+    (RECORDS_PER_WORKER) and one group.
     """
     buffer: list[bytes] = []
     for group in groups:
@@ -202,7 +206,7 @@ def unpack_block(block: bytes) -> list[bytes]:
 
 
 def unpack_blocks(blocks: Generator[bytes, None, None]) -> Iterator[bytes]:
-    """Yield the records in *blocks*, a generator of blocks of `pack_blocks`, then close it."""
+    """Yield the records in *blocks*, a generator of blocks of `pack_blocks`; close it, even if stopped early."""
     with closing(blocks):
         for block in blocks:
             yield from unpack_block(block)

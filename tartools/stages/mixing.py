@@ -35,8 +35,8 @@ class MixedSource(Generic[Item]):
     """One source of a mixture, which can be iterated several times; it yields items: samples or row numbers.
 
     *source*: (URLs, function that returns the batches of items, True if items are row numbers). `account`: counts the
-    items as read. `needed`: True makes a source without items an error. Call `close` at the end. Holds: the batches of
-    *source*.
+    items as read. `needed`: True makes a source without items an error. Call `close` at the end. `name`: its first URL,
+    and how many more there are, for messages. Holds: the batches of *source*.
     """
 
     def __init__(self, source: ItemSource, account: Account, *, needed: bool) -> None:
@@ -50,10 +50,11 @@ class MixedSource(Generic[Item]):
         self._batches: Iterator[Any] = self._read() if self._is_indexed else iter(())
 
     def __iter__(self) -> Iterator[Item]:
-        """Return the items from the first on. Raises: StorageError at the second call if an input can't be read again.
+        """Return an iterator of the items, from the first on.
 
-        Taking them raises SampleError for a needed source without items; StorageError if their number differs from that
-        of the first round.
+        Raises: StorageError, once all items have been taken before, if an input can't be read again. Taking items
+        raises, at their end, SampleError for a needed source without any; StorageError if their number differs from
+        the first round's.
         """
         for url in self._urls if self._counts else ():
             if not storage.is_repeatable(url):
@@ -81,11 +82,12 @@ class MixedSource(Generic[Item]):
         self._counts.append(count)
 
     def count_remaining(self, read_all: bool) -> int | None:
-        """Count the samples not yet taken in this round, as read; return their number, None if that takes too long.
+        """Count the samples not yet taken in this round as read in the account; return their number.
 
-        They can't be taken after that. Row numbers and tables are always counted. With *read_all*, so are plain local
-        shards, of which only headers are read; compressed shards, servers and commands never are, because they would be
-        read to their end.
+        They can't be taken after that. Returns None, and counts nothing, if that takes too long. Row numbers and tables
+        are always counted. With *read_all*, so are plain local shards, of which only headers are read; compressed
+        shards, servers and commands never are, because they would be read to their end: one such input is enough for
+        None.
         """
         if not self._is_indexed and not all(is_table(url) or (read_all and is_plain_file(url)) for url in self._urls):
             return None
@@ -147,7 +149,8 @@ class Mixture(Generic[Item]):
     def __iter__(self) -> Iterator[tuple[Item, int, int]]:
         """Yield (item, number of the source, round), at most *total* of them; then warn of the samples left out.
 
-        Those that can be counted quickly are counted in the account as read and left out.
+        Samples are left out by *stop* "first", or if *total* is reached; if they can be counted quickly, the account
+        counts them as read and left out. The warning also says if fewer than *total* samples came.
         """
         yield from islice(self.draw_items(), self._total)
         self._report()
@@ -247,7 +250,7 @@ class Mixture(Generic[Item]):
 
 
 def spread_numbers(seed: int) -> Iterator[int]:
-    """Yield random numbers below 2**64 without end, from *seed*; each 8 are spread evenly over that range."""
+    """Yield random numbers below 2**64 without end, from *seed*; each block of 8 is spread evenly over that range."""
     random = random_numbers(seed)
     begin = next(random)
     while True:

@@ -51,7 +51,8 @@ def label_samples(
 
     `parts` alone: a sample goes to one of them by the hash of its key. `column` alone: each of its values is a part.
     Both: to *parts* by the hash, so that each gets its share of the samples of each value. Neither: all to the part "".
-    `group`, with *parts*: all samples with one value of it go to one part, by the hash of that value.
+    `group`, with *parts*: all samples with one value of it go to one part, by the hash of that value; with *column*
+    too, to the part that keeps the shares of its values most even (`stages.evengroups`).
     `check(value)`: raises ValueError if a value of *column* can't be the name of a part.
     `spread(counts)`: if given, called with the number of samples of each part before the iterator is returned.
 
@@ -90,7 +91,8 @@ def _count_parts(
 ) -> Counter[str]:
     """Count the samples of *run* by part; *parts* without samples are counted as 0.
 
-    `label(batch)`: returns the part of each sample. `of_keys(keys)`: the same by keys alone, if these suffice.
+    `label(batch)`: returns the part of each sample. `of_keys(keys)`: the same by keys alone; None if they do not
+    decide.
     """
     total = Counter({part.name: 0 for part in parts})
     for counts in run.label_counts(label, of_keys):
@@ -145,7 +147,8 @@ def make_group_labeller(parts: Sequence[shares.Part], group: Column | None) -> C
 def sort_entries(batch: Batch, column: Column) -> Iterator[bytes]:
     """Yield a sort entry (bytes) for each sample of *batch*: value of *column*, hash of the key in 8 bytes, key.
 
-    Entries compare by value, then hash, then key. Raises: SampleError for a sample without a value.
+    Entries compare by value, then hash, then key; `sortkeys.text_bytes` encodes value and key. Raises: SampleError for
+    a sample without a value.
     """
     for value, key in zip(shares.values_of(batch, column), batch.keys, strict=True):
         number = shares.hash_key(key).to_bytes(LENGTH_BYTES, "big")
@@ -155,7 +158,8 @@ def sort_entries(batch: Batch, column: Column) -> Iterator[bytes]:
 def group_entries(batch: Batch, group: Column, column: Column) -> Iterator[bytes]:
     """Yield a sort entry (bytes) for each sample of *batch*: value of *group*, value of *column*, key.
 
-    Raises: SampleError for a sample without one of these values.
+    `sortkeys.text_bytes` encodes each of the three; entries compare by them, in this order. Raises: SampleError for a
+    sample without one of these values.
     """
     values = zip(shares.values_of(batch, group), shares.values_of(batch, column), batch.keys, strict=True)
     for group_value, value, key in values:
@@ -169,8 +173,8 @@ def stratify(
 
     The share is exact to one sample, or with *group* as even as whole groups allow: see the module. `column`: has the
     values. The second item yields (batch, names), with one name a sample.
-    Holds: 100 MiB of records; the others are in unnamed files. Raises, while batches are taken: SampleError if samples
-    have changed.
+    All samples are read once before this returns. Holds: 100 MiB of records; further ones are in unnamed files.
+    Raises: SampleError for a sample without a value; while batches are taken, if samples have changed.
     """
     from tartools.shards.workers import outputs  # most parts are chosen without a count
 

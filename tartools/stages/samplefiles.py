@@ -145,8 +145,8 @@ class SampleFiles:
     def members(self, key: bytes, parts: Sequence[Location]) -> list[PartMember]:
         """Return the members of all *parts*, locations of parts of the sample *key*, in order, as ranges of files.
 
-        Parts are copied to the scratch file first if there are over 64, or if those of up to 1 MiB have over 16 MiB in
-        all.
+        `PartMember.part` is the index in *parts*. Parts are copied to the scratch file first if there are over 64, or
+        if those of up to 1 MiB have over 16 MiB in all.
         """
         sizes = [location.end - location.begin for location in parts]
         small = sum(size for size in sizes if size <= MAX_SAMPLE_READ_WHOLE)
@@ -164,7 +164,7 @@ class SampleFiles:
 
     @property
     def identities(self) -> Identities:
-        """(shard number, version of its file) for each shard whose plain file holds samples."""
+        """(shard number, version of its file, a tuple of numbers) for each shard whose plain file holds samples."""
         return list(self._identities.items())
 
     @property
@@ -237,7 +237,8 @@ class SampleFiles:
 def find_extent(members: tuple[Member, ...]) -> tuple[Source | None, int, int]:
     """Return (source, begin, end): the bytes of one source that *members* fill, in order, with their headers.
 
-    (None, 0, 0) if they are in several sources, not adjacent, or need new headers.
+    The source of chunks of a stream over a plain file is this file, with the bytes there. (None, 0, 0) if *members*, at
+    least one, are in several sources, not adjacent, or need new headers.
     """
     begin = end = -1
     file: Source | None = None

@@ -20,7 +20,7 @@ class Word(NamedTuple):
     """One word of a field specification: `a;b;c` or `new=a;b`.
 
     `choices`: names of fields, of which the first that a sample has is taken. `new`: the new name of the field, None to
-    keep it.
+    keep it. `str(word)`: its text.
     """
 
     choices: tuple[str, ...]
@@ -59,7 +59,7 @@ def parse_choices(specs: Sequence[str] | None, option: str) -> list[tuple[str, .
 
 
 def take_first(samples: Iterable[Item], max_count: int) -> Iterator[Item]:
-    """Yield the first *max_count* of *samples*; read no further."""
+    """Yield the first *max_count* of *samples*, all if there are fewer; read no further; 0: read nothing."""
     if max_count:
         for number, sample in enumerate(samples, 1):
             yield sample
@@ -93,13 +93,13 @@ def select_fields(
 ) -> Iterator[Sample]:
     """Yield *samples* with only the members that *words* select (all if empty), without the fields *dropped*.
 
-    A word selects every member of the first of its fields that the sample has, and may rename it; case is ignored
-    unless *verbatim*. Members keep their order. A sample without a member left is left out, and counted so in
-    *account*.
+    A word selects every member of the first of its fields that the sample has and *dropped* does not name, and renames
+    it to `new`, if given; a field that words select under several names comes under each. Case is ignored unless
+    *verbatim*. Members keep their order. A sample without a member left is left out, and counted so in *account*.
     Adds a check to `account.watched`: it raises SampleError if no sample had any field of a word, and warns if no
     sample had a field that is *dropped*. It may be called before the end, where a later stage stops.
 
-    Raises: SampleError if a renamed member would get the name of another one.
+    Raises: SampleError if a renamed member would get the name of another selected one.
     """
     fold: Callable[[str], str] = str if verbatim else str.lower
     unwanted = {fold(name): name for name in dropped}
@@ -201,9 +201,9 @@ def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: b
     function takes the sample and keywords: `index`, and *more_numbers*, names of numbers that the template may use,
     too.
 
-    Raises: UsageError for a bad template. The function raises SampleError for a key that would not read back (empty, or
-    with a dot in its base name), a field that is missing or no text, and a key made of fields that is absolute or has
-    a part `..`.
+    Raises: UsageError for a bad template; the function, too, if a number is not given or does not fit its format. The
+    function raises SampleError for a key that would not read back (empty, or with a dot in its base name), a field that
+    is missing or no text, and a key made of fields that is absolute or has a part `..`.
     """
     numbers = ("index", *more_numbers)
     try:
@@ -262,7 +262,7 @@ def base_name(url: str) -> str:
 def with_key(sample: Sample, key: bytes) -> Sample:
     """Return *sample* with the key *key*, its members renamed. Raises: SampleError if it would not read back.
 
-    So a key may not be empty, have a NUL byte, or have a dot in its last part.
+    So a key may not be empty, have a NUL byte, end in a slash, or have a dot in its last part.
     """
     members = []
     for member in sample.members:

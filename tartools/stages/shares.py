@@ -53,8 +53,8 @@ def values_of(
 ) -> list[str]:
     """Return the value of *column* as text for each sample of *batch*. Raises: SampleError for one without any.
 
-    *numbers*: indexes of the samples in the batch; None: all. With *verbatim*, values are read from the samples only,
-    case matters in names of fields, and a final newline stays.
+    *numbers*: indexes of the samples in the batch, ascending; None: all. With *verbatim*, values are read from the
+    samples only, case matters in names of fields, and a final newline stays.
     """
     if verbatim:
         read = make_getter(column, verbatim=True)
@@ -79,7 +79,7 @@ def values_of(
 
 
 def bytes_of_value(value: str) -> bytes:
-    """Return *value*, the text of a field or in JSON, as bytes to hash and sort."""
+    """Return *value*, a text of `values_of`, as UTF-8, to hash and sort; lone surrogates are encoded, too."""
     return value.encode("utf-8", "surrogatepass")
 
 
@@ -141,7 +141,8 @@ class Part(NamedTuple):
 def parse_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`.
 
-    The last one gets the remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for
+    Shares are in percent if one is over 1. Weights are whole numbers without a common divisor. The last part gets the
+    remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for
     another form, a share of 0, a name twice, or shares whose sum differs from 1 (or 100) by over a thousandth.
 
     >>> parse_parts("train:0.9,val:0.1")
@@ -204,7 +205,7 @@ def apportion(count: int, parts: Sequence[Part]) -> list[int]:
 
 
 def share_text(part: int, total: int) -> str:
-    """Return *part* of *total* in percent.
+    """Return *part* of *total* in percent, with at most one decimal place.
 
     >>> share_text(1, 8), share_text(1, 10), share_text(0, 0)
     ('12.5%', '10%', '0%')

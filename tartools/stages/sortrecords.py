@@ -160,10 +160,10 @@ def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -
 def parts_by_sample(equal: list[Record], order: Order, account: Account) -> list[list[Record]]:
     """Return the records *equal*, of one sort key, in a list for each sample, whose parts have one key.
 
-    Different keys may have one sort key, such as 1 and 01 as numbers: with `order.unique`, only the first or last of
-    these samples is kept, and the records of the others are counted in *account* as left out. A member without a field
-    is a sample of its own, even if its name is the key of another sample; with `order.unique`, one of these is kept
-    beside one sample with fields.
+    Lists are in the order of their first records. Different keys may have one sort key, such as 1 and 01 as numbers:
+    with `order.unique`, only the first or last of these samples is kept, and the records of the others are counted in
+    *account* as left out. A member without a field is a sample of its own, even if its name is the key of another
+    sample; with `order.unique`, one of these is kept beside one sample with fields.
     """
     samples: dict[tuple[bytes, int], list[Record]] = {}
     for number, record in enumerate(equal):

@@ -93,8 +93,9 @@ def has_values(inputs: RowInputs, order: Order) -> bool:
 def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
     """Yield a packed `RowRecord` for each row of *inputs*, in order, from its columns; count it as read in *account*.
 
-    Only for inputs with the columns of `has_values`. Raises: UnsortableRowsError if samples are sorted by key, and a
-    row has none; SampleError if a value is not of its kind, or missing without `order.missing`.
+    Only if `has_values` is True for *inputs*. `fields` is UNKNOWN_FIELDS unless samples are sorted by key. Raises:
+    UnsortableRowsError if samples are sorted by key, and a row has none; SampleError if a value is not of its kind, or
+    missing without `order.missing`.
     """
     encode_key, encode_value = sortkeys.make_key_encoder(order), sortkeys.make_value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO_FIELDS
@@ -204,8 +205,8 @@ def positions_by_columns(
 
     Counts the samples in *account* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at most;
     further records are in unnamed files in *tmpdir*. The iterator raises UnsortableRowsError if, sorted by key, a row
-    has no key, or rows have one key and none may be chosen; SampleError if a value is not of its kind, or missing
-    without `order.missing`.
+    has no key, or rows have one key and none may be chosen; SampleError if a value is not of its kind, missing without
+    `order.missing`, or missing in all rows.
     """
     if not has_values(inputs, order):
         return None
@@ -221,7 +222,8 @@ def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory
 
     Counts the samples in the account of *run* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at
     most; further records are in unnamed files. The iterator raises UnsortableRowsError if, sorted by key, rows have one
-    key, since their fields are unknown; SampleError if a value is not of its kind, or missing without `order.missing`.
+    key, since their fields are unknown; SampleError if a value is not of its kind, missing without `order.missing`, or
+    missing in all samples.
     """
     counts: list[int] = []  # samples of each task
     records = records_from_samples(run, order, counts)

@@ -48,7 +48,7 @@ class FieldKinds(NamedTuple):
 
 
 def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
-    """Return a predicate of field names: True for *class_fields* in any case, and for cls and cls.*."""
+    """Return a predicate of field names: True for *class_fields* in any case, and for cls and cls.* (cls.txt)."""
     folded = {"cls", *map(str.lower, class_fields)}
     return lambda name: name.lower() in folded or name.lower().startswith("cls.")
 
@@ -56,11 +56,11 @@ def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
 def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -> Summary:
     """Return the counts of *batch*, with the first *listed* samples of each combination of fields, (index, key).
 
-    `kinds`: says which payloads are read: of classes, pictures, sounds and videos, and of its columns. `fields`: number
-    of fields in all tables; if *listed* is over 1,000 (MAX_KEYS_LISTED), keys of samples with so many fields are left
-    out: they take much memory, and are asked for only if there are samples without any field too. *batch* has a sample
-    at least. Raises: StorageError if the file that it was read from has become shorter, or for columns that can't be
-    true.
+    The index is the sample's in *batch*. `kinds`: says which payloads are read: of classes, pictures, sounds and
+    videos, and of its columns. `fields`: number of fields in all tables; if *listed* is over 1,000 (MAX_KEYS_LISTED),
+    keys of samples with so many fields are left out: they take much memory, and are asked for only if there are samples
+    without any field too. *batch* has a sample at least. Raises: StorageError if the file that it was read from has
+    become shorter, or for columns that can't be true.
     """
     counts = Summary(listed)
     combinations = batch.combinations()
@@ -83,8 +83,9 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
 def count_values(batch: Batch, column: Column) -> FieldSummary:
     """Return the counts of the values of *column* in *batch*, from the table if it has them, else from the samples.
 
-    Values of over 256 bytes (MAX_CLASS_BYTES) are counted as `long`, not one by one. Raises: SampleError, naming the
-    sample, for a field that occurs twice, is not UTF-8, or not JSON as *column* needs.
+    Only `samples`, `lacking`, `classes` and `long` are set. Values of over 256 bytes (MAX_CLASS_BYTES) are counted as
+    `long`, not one by one. Raises: SampleError, naming the sample, for a field that occurs twice, is not UTF-8, or not
+    JSON as *column* needs.
     """
     values = texts_of_column(batch, column)
     present = [value for value in values if value is not None]
@@ -134,7 +135,7 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
 
 
 def count_lengths(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> LengthCounts | None:
-    """Return the lengths of the sounds or videos in the field *name* of *combinations*, which are samples by fields.
+    """Return the counts of the sounds or videos in the field *name* of *combinations*, samples grouped by their fields.
 
     `kinds.measure_length` measures each. None if the samples are table rows without columns for that.
     """

@@ -77,7 +77,7 @@ class Distribution:
 
 
 class Tally:
-    """A *count* of findings or samples, and *first*: places or keys of the first ones, in input order, for a list."""
+    """A *count* of findings or samples, and *first*, a list: places or keys of the first ones, in input order."""
 
     __slots__ = ("count", "first")
 
@@ -98,8 +98,8 @@ class PictureCounts:
     """Counts of the pictures in one field.
 
     `formats`, `sizes`: format, and WIDTHxHEIGHT -> number of sound pictures; None for over 1,000 values.
-    `widths`, `heights`: of sound pictures, in pixels.
-    `broken`: number of broken pictures, and keys of the first ones. `why`: the reason for the first one, None without.
+    `widths`, `heights`: `Distribution`s of sound pictures, in pixels.
+    `broken`: `Tally` of broken pictures, with the keys of the first ones. `why`: the reason for the first one, or None.
     """
 
     __slots__ = ("broken", "formats", "heights", "sizes", "why", "widths")
@@ -149,8 +149,9 @@ class PictureCounts:
 class LengthCounts:
     """Lengths of the sounds or videos in one field.
 
-    `microseconds`: lengths of payloads that are not broken; whole numbers, so that sums do not depend on their order.
-    `broken`: number of broken ones, and keys of the first ones. `why`: the reason for the first one, None without.
+    `microseconds`: `Distribution` of the lengths of payloads that are not broken; whole numbers, so that sums do not
+    depend on their order.
+    `broken`: `Tally` of broken ones, with the keys of the first ones. `why`: the reason for the first one, or None.
     """
 
     __slots__ = ("broken", "microseconds", "why")
@@ -164,7 +165,7 @@ class LengthCounts:
     def of(cls, lengths: Sequence[tuple[str, tuple[float | None, str | None]]]) -> LengthCounts:
         """Return the counts of *lengths*, (key, (seconds, fault)), in the order of the input.
 
-        A payload whose fault is not None is broken, and its length does not count.
+        A payload whose fault is not None is broken, and its length does not count; nor does an unknown one, None.
         """
         broken = [(key, fault) for key, (_, fault) in lengths if fault is not None]
         whole = [round(seconds * 1_000_000) for _, (seconds, fault) in lengths if fault is None and seconds is not None]
@@ -189,8 +190,8 @@ class FieldSummary:
     `sizes`: of payloads, in bytes. `classes`: value -> count, None for over 1,000 values; {} if values are not counted.
         `long`: number of values too long for a class.
     `pictures`: counts of pictures, None if it has none. `lengths`: of sounds or videos, if they are asked for, or None.
-    `small`, `large`: (size, place) of its smallest and largest payloads, up to 20 each (MAX_EXTREMES), if they are
-        asked for.
+    `small`, `large`: (size, place) of its smallest payloads, ascending, and its largest, descending, up to 20 each
+        (MAX_EXTREMES); [] if they are not asked for.
     """
 
     __slots__ = ("classes", "lacking", "large", "lengths", "long", "members", "pictures", "samples", "sizes", "small")
@@ -208,7 +209,7 @@ class FieldSummary:
         self.large: list[tuple[int, Any]] = []
 
     def add(self, later: FieldSummary) -> None:
-        """Add the counts of *later*, the same field in a later part of the input."""
+        """Add the counts of *later*, the same field in a later part of the input; *later* must not be used any more."""
         self.members += later.members
         self.samples += later.samples
         self.lacking = later.lacking if self.lacking is None else self.lacking
@@ -239,13 +240,13 @@ class Summary:
 
     `samples`, `members`: their numbers. `stored`: bytes of the samples in the archive; `payloads`, `padding`: of these.
     `first`: key of the first sample, None without samples. `shards`: URL -> [samples, bytes].
-    `fields`: name -> counts. `values`: name of a column -> counts of its values: `samples`, `lacking`, `classes` and
-        `long`.
-    `combinations`: fields of a sample in the order of the archive, joined by "/" -> number of such samples, and the
-        first of them.
-    `findings`: code -> number, and the first places. `undecoded`: fields with payloads too large to decode.
-    `types`: field -> type of its values -> number of samples, and the first of them; the type None stands for all types
-        after the first 1,000.
+    `fields`: name -> `FieldSummary`. `values`: name of a column -> `FieldSummary` of its values, of which only these
+        are counted: `samples` that have one, `lacking` (key of the first sample without, or None), `classes` (value ->
+        number) and `long` (number of values too long for a class).
+    `combinations`: fields of a sample in the order of the archive, joined by "/" -> `Tally` of such samples.
+    `findings`: code -> `Tally`, with the first places. `undecoded`: fields with payloads too large to decode.
+    `types`: field -> type of its values -> `Tally` of samples; the type None stands for all types after the first
+        1,000.
     `first_samples`: number of an input -> its first five samples (MAX_FIRST_SAMPLES), tuples that begin with the place.
     `listed`: up to so many places or samples are kept of each finding and combination, but 20 (MAX_EXTREMES) of a
         combination once there are more than *usual* combinations.
@@ -298,7 +299,7 @@ class Summary:
         tally.add(count, first, self.listed if len(self.combinations) <= self.usual else MAX_EXTREMES)
 
     def add_field(self, name: str, field_summary: FieldSummary) -> None:
-        """Add *field_summary*, counts of the field *name* in later samples; for the 1,001st field set `many_fields`."""
+        """Add *field_summary*, counts of the field *name* in later samples; a 1,001st field only sets `many_fields`."""
         if name in self.fields:
             self.fields[name].add(field_summary)
         elif len(self.fields) < MAX_DISTINCT_VALUES:
@@ -317,7 +318,7 @@ class Summary:
         types.setdefault(kind, Tally()).add(count, first, MAX_EXTREMES)
 
     def add_first_samples(self, number: int, samples: Sequence[Any]) -> None:
-        """Add *samples* of input *number*, tuples that begin with their place; the five with the least are kept."""
+        """Add *samples* of input *number*, tuples that begin with their place; keep the five with the lowest places."""
         self.first_samples[number] = sorted([*self.first_samples.get(number, ()), *samples], key=itemgetter(0))[
             :MAX_FIRST_SAMPLES
         ]
@@ -366,9 +367,10 @@ class Summary:
             self.add_first_samples(number, first)
 
     def keys_lacking(self, name: str) -> list[str] | None:
-        """Return the keys of the first samples, up to `listed`, without the field *name*; None if not all are known.
+        """Return the keys of the first samples, up to `listed`, without the field *name*.
 
-        Places in combinations must be (number, key).
+        None if a combination keeps fewer samples than that, so that some of them are missing. Places in combinations
+        must be (number, key).
         """
         without = [tally for fields, tally in self.combinations.items() if name not in fields.split("/")]
         if self.many_combinations or any(len(tally.first) < min(tally.count, self.listed) for tally in without):
@@ -384,7 +386,7 @@ def bound_counts(counts: Counts) -> Counts:
 def sum_of_counts(counts: Counts, later_counts: Counts) -> Counts:
     """Return the sum of *counts* and *later_counts*, value -> number; None if either is None, or for over 1,000 values.
 
-    Neither of them must be used any more: one is changed and returned.
+    Neither may be used after the call: one is changed and returned.
     """
     if counts is None or later_counts is None:
         return None

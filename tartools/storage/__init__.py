@@ -67,10 +67,11 @@ __all__ = [
 def open_read(url: str) -> Input:
     """Open *url* for reading; return a stream of its raw bytes, which the caller closes.
 
-    A command in the environment variable `GOPEN_<SCHEME>` reads the URLs of that scheme. An object of a store is
-    requested at the first read.
+    "-" is stdin; the command in a `pipe:` URL, or in the environment variable `GOPEN_<SCHEME>` for URLs of that scheme,
+    runs from now on. An object of a store is requested at the first read.
 
-    Raises: StorageError if it can't be opened or read, or if a command ends with a status other than 0.
+    Raises: StorageError if it can't be opened; UsageError for a URL of a store that names no object. Its reads raise
+    StorageError, too, also if a command ends with a status other than 0.
     """
     url = Url(url)
     with translate_os_errors(url):
@@ -85,9 +86,10 @@ def open_read(url: str) -> Input:
 def open_write(url: str, force: bool = False) -> OutputStream:
     """Open *url* for writing; return an output, whose `sink` takes the bytes.
 
-    The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, fifos, devices and commands get the
-    bytes at once. *force*: replace an existing file or object. Raises: StorageError if *url* exists (unless *force*) or
-    can't be written; UsageError for a terminal.
+    "-" is stdout. The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, fifos, devices and
+    commands (`pipe:`) get the bytes at once. *force*: replace an existing file or object.
+    Raises: StorageError if a local *url* exists (unless *force*) or can't be written; UsageError for a terminal, or a
+    URL of a store that names no object. If an object exists (unless *force*), the `commit` raises StorageError.
     """
     url = Url(url)
     with translate_os_errors(url):
@@ -96,9 +98,9 @@ def open_write(url: str, force: bool = False) -> OutputStream:
 
 
 def sync(output: OutputStream) -> None:
-    """Flush *output* to the disk, in any thread, before its `commit`; call `sync_folder` after that.
+    """Flush *output* to the disk, in any thread, before its `commit`; call `sync_folder`, for its name, after that.
 
-    Does nothing unless it is a local file: stores keep the data that they have confirmed. Raises: StorageError.
+    Does nothing unless it is a regular local file: stores keep the data that they have confirmed. Raises: StorageError.
     """
     if isinstance(output, local.FileOutput):
         output.sync()
@@ -187,8 +189,8 @@ def one_commit(url: str) -> AbstractContextManager[None]:
     """Return a context manager that makes one commit on Hugging Face's hub of all outputs committed in its block.
 
     *url*: an output, whose scheme tells the store. The commit, one for each branch, is made at the normal end of the
-    block, and includes files removed in it; after an error in the block there is none. In stores without commits the
-    block does nothing: each output appears when it is complete. Raises: StorageError.
+    block, and includes files removed in it; after an error in the block there is none. If *url* is not on the hub
+    (hf:), the block does nothing: each output appears when it is complete. Raises: StorageError.
     """
     if Url(url).scheme != "hf":
         return nullcontext()
@@ -198,9 +200,10 @@ def one_commit(url: str) -> AbstractContextManager[None]:
 
 
 def cache_report() -> str:
-    """Return a line for users: bytes read from the cache, fetched from servers, and stored; "" if nothing was read.
+    """Return a line for users about the cache: "cache: 1.2 GB were there, 80.0 MB fetched, 80.0 MB of them kept".
 
-    Also "" if `TARTOOLS_CACHE` is not set.
+    The sizes are bytes read from the cache, fetched from servers, and of these stored, by this process and its forks.
+    "" if nothing was read, or if `TARTOOLS_CACHE` is not set.
     """
     if not os.environ.get("TARTOOLS_CACHE"):
         return ""
@@ -212,10 +215,10 @@ def cache_report() -> str:
 
 
 def share_memory(count: int) -> None:
-    """Limit the memory for ranges read ahead in this process to 1 / *count* of the usual.
+    """Limit the memory for ranges read ahead in this process to 1 / *count* of the usual, which is 32 ranges.
 
-    *count*: the number of processes that read at the same time. To be called before anything is read, in each of them:
-    a fork has the usual memory.
+    *count*: the number of processes that read at the same time; above 32, nothing is read ahead. To be called before
+    anything is read, in each of them: a fork has the usual memory.
     """
     import threading
 

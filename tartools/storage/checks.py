@@ -19,13 +19,13 @@ PROBE_BYTES = 4  # bytes
 
 
 def check_inputs(urls: Sequence[str]) -> int | None:
-    """Check every input as far as that is possible without reading it; return their total size in bytes.
+    """Check every input as far as that is possible without reading it; return their total size in bytes, 0 for none.
 
     None if one of *urls* is neither a regular local file nor an archive that was split into such files.
 
-    Raises: StorageError for a local file that does not exist or can't be read, or a scheme that can't be read;
-    UsageError for a URL that holds a password, names no object or is empty, for stdin named twice, or stdin that is a
-    terminal.
+    Raises: StorageError for a local file that does not exist or can't be read, a directory, or a scheme that can't be
+    read; UsageError for a URL that holds a password, names no object or is empty, for stdin named twice, or stdin that
+    is a terminal.
     """
     if urls.count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -47,8 +47,8 @@ def check_inputs(urls: Sequence[str]) -> int | None:
 def _check_unread(url: Url) -> None:
     """Check an input that is not a local file, without a request to a server.
 
-    Raises: StorageError for a scheme that can't be read; UsageError for stdin that is a terminal, or a URL of a store
-    that names no object.
+    Nothing is checked if a `GOPEN_<SCHEME>` command reads it. Raises: StorageError for a scheme that can't be read;
+    UsageError for stdin that is a terminal, or a URL of a store that names no object.
     """
     if url.scheme == "-" and os.isatty(0):
         raise UsageError("stdin is a terminal: name a shard, or pipe one in (see --help)")
@@ -64,14 +64,14 @@ def _check_unread(url: Url) -> None:
 def check_output(
     url: str, force: bool, inputs: Sequence[str], *, single: bool = True, form: OutputFormat | None = SHARD_FORMAT
 ) -> None:
-    """Check the output *url* before anything is read.
+    """Check the output *url* before anything is read; unless *force*, a server is asked whether an object exists.
 
     *force*: an existing output may be replaced. *inputs*: URLs of the inputs. *single*: False if the name was made from
     a pattern for many outputs, so that it may look like one itself. *form*: the format that is written; None skips the
     check of the suffix.
-    Raises: StorageError if *url* exists (unless *force*), is one of the *inputs*, or has a scheme that can't be
-    written; UsageError if its name is empty, a pattern with a number (if *single*), or has the suffix of another
-    format.
+    Raises: StorageError if *url* exists as a regular file or an object (unless *force*), is one of the *inputs*, ends
+    with a slash (local), or has a scheme that can't be written, or if the server can't tell; UsageError if its name is
+    empty, a pattern with a number such as %06d (if *single*), or has the suffix of another format.
     """
     if not url:
         raise UsageError(NO_NAME)
@@ -92,9 +92,9 @@ def check_output(
 
 
 def exists(url: str) -> bool:
-    """True if *url*, local or remote, exists; False for an object at which this user may not look.
+    """True if *url*, a local file or an object, exists; False for an object at which this user may not look.
 
-    Raises: StorageError if the server's response does not say it.
+    Not for stdin and commands. Raises: StorageError if the server's response does not say it.
     """
     url = Url(url)
     if url.is_local:
@@ -110,9 +110,10 @@ def is_directory(url: str) -> bool:
 
 
 def is_repeatable(url: str) -> bool:
-    """True if *url* can be read more than once; False for stdin, commands and fifos.
+    """True if *url* can be read more than once; False for stdin, commands (`pipe:`), fifos and devices.
 
-    Raises: StorageError if it is a local file that does not exist, can't be read, or is a directory.
+    An archive that was split counts as its parts. Raises: StorageError if it is a local file that does not exist, can't
+    be read, or is a directory.
     """
     url = Url(url)
     if url.scheme == SPLIT:
@@ -127,9 +128,10 @@ def is_stored_object(url: str) -> bool:
 
 
 def is_seekable(url: str) -> bool:
-    """True if byte ranges of *url* can be read: it is a regular local file, or an object and no command reads it.
+    """True if byte ranges of *url* can be read: it is a regular local file or an object, and no command reads it.
 
-    Raises: StorageError if it is a local file that does not exist, can't be read, or is a directory.
+    A command is one of `GOPEN_<SCHEME>`. The server is not asked whether it has ranges. False for an archive that was
+    split. Raises: StorageError if it is a local file that does not exist, can't be read, or is a directory.
     """
     url = Url(url)
     return is_stored_object(url) or (url.is_local and not url.read_command and local.check_readable(url) is not None)
@@ -138,7 +140,8 @@ def is_seekable(url: str) -> bool:
 def is_missing(error: StorageError) -> bool:
     """True if *error* is about its URL alone: any failure of a local file, or an object that does not exist.
 
-    False for failures that other URLs of the same server would have, too.
+    True also without a URL. False for failures that other URLs of the same server would have, too, for stdin, and for
+    commands.
     """
     return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)
 
@@ -180,9 +183,9 @@ def check_connection(host: str, port: int, url: str) -> None:
 class Probe(NamedTuple):
     """The version and the first bytes of a file or object.
 
-    *version*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object; None if the server
-    has no ranges or no ETag.
-    *first*: its first PROBE_BYTES, fewer if it is shorter.
+    *version*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object (on GCS its
+    generation); None if the server has no ranges or no ETag.
+    *first*: its first PROBE_BYTES (4), fewer if it is shorter.
     """
 
     version: str | None
@@ -202,7 +205,8 @@ class Probe(NamedTuple):
 def version_of(url: str) -> str:
     """Return the version of *url*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object.
 
-    Raises: StorageError if it does not exist or can't be read in parts, or if its server has no ETags.
+    On GCS it has the generation in place of the ETag. Raises: StorageError if it does not exist or can't be read in
+    parts, or if its server has no ETags.
     """
     return probe(url).require_version(url)
 
@@ -260,8 +264,8 @@ def probe_all(urls: Sequence[str]) -> dict[str, Probe]:
 def check_unchanged(versions: Mapping[str, str | None]) -> None:
     """Raise ChangedError, a StorageError, if one of the URLs has another version now than the one in *versions*.
 
-    *versions*: URL -> its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object; None if
-    the server has no ranges or no ETag. Raises: StorageError if a URL can't be probed, for example because it is gone.
+    *versions*: URL -> its version, as `Probe` has it: the size in bytes, a blank, and the mtime in ns or the ETag; or
+    None, which is equal to None now. Raises: StorageError if a URL can't be probed, for example because it is gone.
     """
     for url, current in probe_all([*versions]).items():
         if current.version != versions[url]:

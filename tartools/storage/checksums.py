@@ -74,6 +74,8 @@ def checksum_line(name: str, checksum: Checksum) -> str:
 def parse_line(line: str) -> tuple[str, Checksum] | None:
     """Return the name and the checksum that *line* of a list has, in either form; None if it is no such line.
 
+    The BSD form names the algorithm; in the other it follows from the number of digits: 64 are SHA256, 128 SHA512.
+
     >>> parse_line("MD5 (a b.tar) = AB12"), parse_line("hello")
     (('a b.tar', Checksum(algorithm='MD5', digest='ab12')), None)
     """
@@ -103,7 +105,7 @@ class HashedSink:
         self._hash = sha256()
 
     def write(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Write all of *data*."""
+        """Pass all of *data* on to the sink, and add it to the checksum."""
         self._hash.update(data)
         self._sink.write(data)
 
@@ -127,14 +129,18 @@ class OutputSums:
     def check(self) -> None:
         """Check the list's file before anything is read or written.
 
-        Raises: StorageError if it exists (unless *force*); UsageError for stdout, or the suffix of another format.
+        Raises: StorageError if it exists (unless *force*); UsageError for stdout, an empty name, or the suffix of
+        another format: "sha256", "txt", "md5", unknown suffixes and none are fine.
         """
         if self.url == "-":
             raise UsageError("--sums takes the name of a file, because stdout is for data")
         storage.check_output(self.url, self._force, (), form=SUMS_FORMAT)
 
     def check_output(self, url: str) -> None:
-        """Raise UsageError if the output *url* is the list itself, or a command, whose output has no name."""
+        """Raise UsageError if the output *url* is the list itself, or a command, whose output has no name.
+
+        /dev/null may be both.
+        """
         if Url(url).scheme == "pipe":
             raise UsageError("a command has no name that --sums could list; write to a file or an object", url=url)
         if url != "/dev/null" and canonical_name(url) == canonical_name(self.url):
@@ -145,11 +151,18 @@ class OutputSums:
         return HashedSink(self, url, sink)
 
     def add(self, url: str, checksum: Checksum) -> None:
-        """Add the *checksum* of the output *url*, under its name relative to the folder of the list."""
+        """Add the *checksum* of the output *url*, under its name relative to the folder of the list.
+
+        `relative_name` makes the name: "a.tar" or "b/a.tar" in or below that folder; the URL of an output elsewhere on
+        a server stays.
+        """
         self._lines.append(checksum_line(relative_name(Url(url).name, folder_of(self.url)), checksum))
 
     def write(self) -> None:
-        """Write the list, sorted by name, unless it is empty. It appears when it is complete. Raises: StorageError."""
+        """Write the list, sorted by name; its file appears when it is complete. Nothing if no checksum was added.
+
+        Raises: StorageError, also if the file exists by now (unless *force*).
+        """
         if not self._lines:  # as of a run that only prints
             return
         lines = sorted(self._lines, key=lambda line: line.partition("  ")[2])
@@ -164,8 +177,9 @@ class ListedSums:
     """The checksums in the list *url*, with which shards are compared while they are read.
 
     A shard is found in the list by its path or URL, relative to the folder of the list or to the current directory, or
-    else by its base name, if only one line has that: so a copy in another folder or store is found as well. `require`
-    and `unmatched_names` take an archive that was split as its parts; all other methods take the URL of one part.
+    else by its base name, if only one name has that: so a copy in another folder or store is found as well. If a name
+    has several checksums, the one of the best algorithm counts. `require` and `unmatched_names` take an archive that
+    was split as its parts; all other methods take the URL of one part.
 
     Read the input that `hash_input` returns to its end, then give its checksum to `compare`; `compare_all` does both.
     `mismatches`: shard -> message, of shards that were compared and are not as listed; `check` raises the first.
@@ -237,7 +251,7 @@ class ListedSums:
                 raise StorageError(f"this list has no checksum of {shown(part)}", url=self.url)
 
     def hash_input(self, url: str, stream: Input) -> HashedInput | None:
-        """Return *stream*, the stored bytes of *url*, as an input that computes their checksum; None if none is listed.
+        """Return an input that reads *stream*, the stored bytes of *url*, with their checksum; None if none is listed.
 
         Raises: StorageError for an algorithm that can't be computed.
         """
@@ -259,7 +273,8 @@ class ListedSums:
     def compare_all(self, url: str, stream: Input) -> None:
         """Read *stream*, all bytes of *url*, to its end, and add a difference from the list to `mismatches`.
 
-        Reads nothing if the list has no checksum of *url*. Raises: StorageError.
+        Reads nothing if the list has no checksum of *url*. Raises: StorageError, if it can't be read, or the algorithm
+        can't be computed.
         """
         if hashed := self.hash_input(url, stream):
             hashed.drain()
@@ -289,7 +304,7 @@ class Crc32:
         self._value = 0
 
     def update(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Add *data*."""
+        """Add *data* to the checksum."""
         from zlib import crc32
 
         self._value = crc32(data, self._value)
@@ -300,7 +315,7 @@ class Crc32:
 
 
 def _new_hash(algorithm: str) -> _Hash | Crc32:
-    """Return a new hash for one of the algorithms in HASH_NAMES."""
+    """Return a new hash, with `update` and `hexdigest`, for *algorithm*, one of HASH_NAMES such as "SHA256"."""
     if algorithm == "CRC32":
         return Crc32()
     import hashlib
@@ -311,7 +326,8 @@ def _new_hash(algorithm: str) -> _Hash | Crc32:
 class HashedInput(Input):
     """An input that reads the open *stream* and computes the checksum of the bytes read so far: `checksum`.
 
-    *algorithm*: one of HASH_NAMES. It has no `file` and no descriptor, so that nobody skips bytes or reads past it.
+    *algorithm*: one of HASH_NAMES, such as "SHA256". It has no `file` and no descriptor, so that nobody skips bytes or
+    reads past it. `close` closes the stream.
     """
 
     def __init__(self, stream: Input, algorithm: str) -> None:
@@ -326,7 +342,7 @@ class HashedInput(Input):
 
     @property
     def checksum(self) -> Checksum:
-        """The checksum of all bytes that were read."""
+        """The checksum of the bytes that were read so far."""
         return Checksum(self._algorithm, self._hash.hexdigest())
 
     def readinto(self, view: memoryview, /) -> int:
@@ -336,7 +352,7 @@ class HashedInput(Input):
         return count
 
     def drain(self) -> None:
-        """Read the rest, to its end. Raises: StorageError."""
+        """Read the rest of the stream, to its end, into the checksum. Raises: StorageError."""
         buffer = memoryview(bytearray(DRAIN_BYTES))
         while self.readinto(buffer):
             pass

@@ -48,7 +48,8 @@ def list_processes() -> list[Process]:
 def environment_of(number: int) -> list[bytes]:
     """Return the environment at the start of the process with pid *number*: items b"NAME=VALUE", and b"" at the end.
 
-    An empty list if it has ended or belongs to another user, and without /proc (macOS).
+    [] if there is no such process or it belongs to another user, and without /proc (macOS); [b""] if it has ended but
+    was not reaped yet.
     """
     try:
         with open(f"/proc/{number}/environ", "rb", buffering=0) as file:
@@ -69,7 +70,11 @@ def subreaper_hook() -> Callable[[], object] | None:
 
 
 def has_children(number: int) -> bool:
-    """True if the process with pid *number* has children, running or not reaped; also if the system can't tell."""
+    """True if the process with pid *number* has children, running or not reaped; also if the system can't tell.
+
+    The system can't tell about a process that is gone, and without /proc (macOS). Only children of its first thread
+    count.
+    """
     try:
         with open(f"/proc/{number}/task/{number}/children", "rb", buffering=0) as file:
             return bool(file.read(1))
@@ -78,7 +83,7 @@ def has_children(number: int) -> bool:
 
 
 def reader_pids(pipe: int) -> set[int]:
-    """Return the pids of the processes that hold the read end of *pipe*, a descriptor of its write end.
+    """Return the pids of the processes that hold the read end of *pipe*, a descriptor of its write end in this process.
 
     Processes of other users are not seen. Empty without /proc (macOS).
     """
@@ -100,10 +105,11 @@ class Child:
 
     The group is killed before the program is reaped: until then no other group can have the same number. It has a
     session, because a background group that reads a password from the terminal would be stopped for ever; without a
-    terminal it fails at once. A signal that comes while it starts is handled after the start. *arguments*: the program
-    and its words. *options*: further arguments of `subprocess.Popen`. `pid` is the number of the process, its group and
-    its session; `stdin` and `stdout` are our ends, if they are pipes. The caller has to call `wait` or `end`.
-    Raises: OSError if the program can't be started.
+    terminal it fails at once. A signal that comes while it starts is handled after the start.
+
+    *arguments*: the program and its words. *options*: further arguments of `subprocess.Popen`. `pid` is the number of
+    the process, its group and its session; `stdin` and `stdout` are our ends, unbuffered, if *options* make them pipes,
+    else None. The caller has to call `wait` or `end`. Raises: OSError if the program can't be started.
     """
 
     def __init__(self, arguments: Sequence[str], **options: Any) -> None:
@@ -126,7 +132,10 @@ class Child:
         return self._process is not None and self._process.returncode is None and os.getpid() == self._owner
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send the signal *number* to the process group of the program, unless it has been reaped."""
+        """Send the signal *number* to the process group of the program.
+
+        Does nothing if it has been reaped, or in a fork of the process that started it.
+        """
         with self._lock:
             if self.is_running:
                 _send_signal(-self.pid, number)
@@ -134,8 +143,8 @@ class Child:
     def wait(self, seconds: float | None = None) -> int | None:
         """Wait up to *seconds* (None: without limit) for the end, kill the process group, and reap the program.
 
-        Returns the exit status, -N if signal N ended it; None if it still runs; 0 in a fork of the process that started
-        it.
+        Returns the exit status, -N if signal N ended it, also if it was reaped before; None if it still runs: then
+        nothing is killed; 0 in a fork of the process that started it.
         """
         if not self.has_ended(seconds):
             return None
@@ -194,9 +203,10 @@ def end_all(
     First the processes of these sessions get the signal *first*; with SIGKILL this step is left out. When they have
     ended, or after *patience* seconds, all processes that are left are stopped, and then killed: a stopped process
     can't see that another one has ended, and starts nothing new. `extra_pids()` returns the pids of more processes to
-    be killed then. It waits up to KILL_SECONDS for the end of killed processes.
+    be killed then. It waits without limit for the killed *children*, and up to KILL_SECONDS for other killed processes.
 
-    Sessions of descendants do not get the signal *first*: tartools among them end what they have started.
+    Children that were reaped, or belong to another process, are left out. Sessions of descendants do not get the signal
+    *first*: tartools among them end what they have started.
     """
     children = [child for child in children if child.is_running]
     if not children and extra_pids is None:
@@ -233,7 +243,8 @@ def _wait_for(children: Collection[Child], sessions: Collection[int], seconds: f
 def _kill(children: Collection[Child], family: set[int], extra_pids: Callable[[], set[int]]) -> set[int]:
     """Kill *children*, the processes of the sessions *family*, their descendants, and the pids of `extra_pids()`.
 
-    Each new process is stopped first, until no new one is found. Returns the pids of all that were stopped and killed.
+    *family*: session ids. Each new process is stopped first, until no new one is found; this process is left out.
+    Returns the pids of all that were stopped and killed.
     """
     stopped: set[int] = set()
     with defer_signals():  # so that nothing stays stopped
@@ -259,7 +270,8 @@ def _find_descendants(
 ) -> tuple[set[int], set[int]]:
     """Return (pids, sessions): the processes of *sessions* and *roots*, and all their descendants, with their sessions.
 
-    *processes*: all of them. *sessions*: session ids; *roots*: pids, part of the result.
+    *processes*: all processes of the machine. *sessions*: session ids, part of the result; *roots*: pids, part of it
+    too.
     """
     family = set(sessions)
     members = set(roots)
@@ -281,7 +293,8 @@ def _send_signal(number: int, signum: int) -> None:
 def describe_status(status: int) -> str:
     """Return in words how a command ended, such as "was ended by SIGTERM" or "ended with status 1".
 
-    *status*: -N if signal N ended it; 128 + N may be the status of a shell whose command signal N has ended.
+    *status*: -N if signal N ended it; 128 + N may be the status of a shell whose command signal N has ended: "ended
+    with status 143, as after SIGTERM".
     """
     names = {number.value: number.name for number in signal.Signals}
     if status < 0:

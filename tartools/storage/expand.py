@@ -23,9 +23,10 @@ def expand(
 ) -> list[Url]:
     """Return the URLs that *patterns*, and then the lines of the files *lists*, stand for.
 
-    Without patterns and lists: stdin. *separator*: the text between the names in a list. Braces expand everywhere;
-    wildcards expand in local names and in stores that have listings, unless a file or an object has literally this
-    name. Order: as given; the matches of one wildcard pattern are sorted by bytes.
+    Without patterns and lists: stdin. *lists*: paths or URLs, "-" for stdin. *separator*: the text between the names in
+    a list. Braces expand everywhere; wildcards expand in local names and in stores that have listings, unless a file or
+    an object has literally this name. A revision on Hugging Face's hub becomes the id of its commit. Order: as given;
+    the matches of one wildcard pattern are sorted by bytes.
 
     With *join*, the parts of an archive that was split become one URL, at the place of the first. `on_fault(error)`:
     called with the StorageError about parts that are not whole, which then stay URLs of their own; None: it is raised.
@@ -51,10 +52,11 @@ def add_lists(
 ) -> list[str]:
     """Return *patterns*, and then the names in the files *lists*; braces and wildcards are not expanded.
 
-    *separator*: the text between the names in a list; empty names are dropped. *is_name*: False for a line that names
-    no input, so that it is not checked; it is returned all the same.
+    *lists*: paths or URLs, "-" for stdin. *separator*: the text between the names in a list; empty names are dropped.
+    `is_name(line)`: False for a line that names no input, so that it is not checked; it is returned all the same.
     Raises: StorageError for a list without a name, one that can't be read, and, unless *trusted*, a list on a server
-    that names a command, stdin, a local file or another server; UsageError if stdin is named twice.
+    that names a command, stdin, a local file or another server; UsageError if "-" is twice in *patterns* and *lists*,
+    or a list on a server has a URL with credentials.
     """
     if (*patterns, *lists).count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -76,8 +78,8 @@ def add_lists(
 def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]) -> None:
     """Raise StorageError for the first of *lines*, of the list *name* on a server, that a stranger may not write there.
 
-    That is a command, stdin, a local file, or a URL on another server. *is_name*: called with a line; if it returns
-    False, the line is not checked. Raises: also UsageError for a URL that holds credentials.
+    That is a command, stdin, a local file, or a URL on another server; braces in lines are expanded. *is_name*: called
+    with a line; if it returns False, the line is not checked. Raises: also UsageError for a URL that holds credentials.
     """
     from tartools.storage import origins
 
@@ -103,8 +105,10 @@ def read_list(name: str) -> str:
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of each of *patterns* stand for.
 
-    A pattern that literally names a file or an object is yielded as it is. A revision on Hugging Face's hub becomes the
-    id of its commit. Raises: StorageError for a wildcard without a match; UsageError if a URL holds credentials.
+    A pattern that literally names a file or an object is yielded as it is; wildcards of schemes without listings
+    (https:) are, too. A revision on Hugging Face's hub becomes the id of its commit. The matches of one pattern are
+    sorted by bytes. Raises: StorageError for a wildcard without a match; UsageError if a URL holds credentials, or
+    stands for an archive that was split.
     """
     for pattern in map(Url, patterns):
         if pattern.scheme == SPLIT:
@@ -138,7 +142,11 @@ def _is_object_with_braces(pattern: Url) -> bool:
 
 
 def _pin_commit(url: Url) -> Url:
-    """Return *url*; on Hugging Face's hub with the id of a commit in place of its revision, which may change."""
+    """Return *url*; on Hugging Face's hub with the id of a commit in place of its revision, which may change.
+
+    A URL that a `GOPEN_<SCHEME>` command reads stays as it is. Raises: StorageError if the hub does not tell the
+    commit.
+    """
     if url.scheme != "hf" or url.read_command:
         return url
     from tartools.storage.objects import hf

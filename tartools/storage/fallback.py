@@ -28,9 +28,10 @@ MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 
 @contextmanager
 def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
-    """Turn any error of the block into a StorageError about *url*: a NotFoundError if it does not exist.
+    """Turn an exception of the block into a StorageError about *url*: a NotFoundError if it does not exist.
 
-    *verb*: "read" or "write", for the message.
+    A StorageError stays as it is. *verb*: "read" or "write", for the message; with "write", the reply 550 of FTP, which
+    may also mean that there is no permission, gives a plain StorageError.
     """
     scheme = url.partition(":")[0]
     try:
@@ -88,7 +89,8 @@ def _add_login(url: str) -> str:
     """Return the URL of FTP *url* with a name and a password, for smart_open alone.
 
     If *url* names no user: those of its host in `$NETRC` or ~/.netrc, else anonymous. If it does: that user, with the
-    password that the file has for it, or none. Raises: StorageError if host or port can't be parsed.
+    password that the file has for it, or none; for "anonymous" always "anonymous@". Raises: StorageError if host or
+    port can't be parsed.
     """
     try:
         parts = urlsplit(url)
@@ -107,7 +109,10 @@ def _add_login(url: str) -> str:
 
 
 class _SmartInput(Input):
-    """The bytes of *url*, read by smart_open. On FTP the end counts only if the server confirms it."""
+    """The bytes of *url*, read by smart_open. On FTP the end counts only if the server confirms it.
+
+    Raises: StorageError if it can't be opened; a NotFoundError if it does not exist.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -138,7 +143,7 @@ class _SmartInput(Input):
 
 
 def _drop(target: Any) -> None:
-    """Close the incomplete *target*, a file of smart_open, without sending the data that it still holds."""
+    """Close *target*, an incomplete file of smart_open, ignoring errors; WebHDFS does not send the data it holds."""
     if hasattr(target, "lines"):  # of WebHDFS
         target.lines = []
     with suppress(Exception):
@@ -146,12 +151,15 @@ def _drop(target: Any) -> None:
 
 
 def open_read(url: str) -> _SmartInput:
-    """Open *url* for reading by smart_open. Raises: StorageError."""
+    """Open *url* for reading by smart_open, now. Raises: StorageError; NotFoundError if it does not exist."""
     return _SmartInput(url)
 
 
 def open_write(url: str, force: bool) -> SentOutput:
-    """Return an output that smart_open sends to *url* at `commit`, which fails if *url* exists (unless *force*)."""
+    """Return an output that smart_open sends to *url* at `commit`, which fails if *url* exists (unless *force*).
+
+    Until then the bytes are in a scratch file. The failure is an ExistsError.
+    """
     return SentOutput(partial(_send, url, force))
 
 

@@ -18,7 +18,8 @@ def defer_signals() -> Iterator[None]:
     """Run Python handlers of SIGINT, SIGTERM and SIGHUP not during the block, but at its end.
 
     For blocks that make a file or start a process and register it for cleanup. If several signals come, the first is
-    handled. In other threads than the main one, where no handler runs, the block does nothing.
+    handled, the others are dropped. Signals without a Python handler act at once. In other threads than the main one,
+    where no handler runs, the block does nothing.
     """
     if not _is_main_thread():
         yield  # handlers run in the main thread only
@@ -42,7 +43,9 @@ def defer_signals() -> Iterator[None]:
 def allow_signals() -> Iterator[None]:
     """Run handlers of signals at once in this block, although it is inside a block of `defer_signals`.
 
-    For long waits, such as opening a fifo. The block must not make files or processes that need cleanup.
+    Signals that came before it are handled at its begin. For long waits, such as opening a fifo. The block must not
+    make files or processes that need cleanup. Outside a block of `defer_signals`, and in other threads than the main
+    one, it does nothing.
     """
     if not _deferring or not _is_main_thread():
         yield

@@ -43,8 +43,9 @@ def ls(name: str) -> Iterator[ListedObject]:
     directory and below it, a file, or the matches of a prefix or wildcards. On a web server: the object *name*. Braces
     stand for several names, which come one after the other.
 
-    Raises: StorageError for a local prefix or wildcards that match nothing, for an object on a web server that does not
-    exist, and for schemes that have no listings. A prefix in a store that matches nothing yields nothing.
+    Raises: StorageError for a local prefix that matches nothing, for wildcards that match nothing, for an object on a
+    web server that does not exist, and for schemes that have no listings. A prefix in a store that matches nothing
+    yields nothing.
     """
     for url in map(Url, [name] if is_literal(name) else expand_braces(name)):
         if url.is_local:
@@ -60,8 +61,8 @@ def ls(name: str) -> Iterator[ListedObject]:
 def list_objects(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     """Yield the objects whose URLs begin with *prefix*, sorted by the bytes of their names.
 
-    *prefix*: a URL; a bucket alone, such as s3://b, is all of it. *flat*: only objects without a slash behind *prefix*.
-    Holds: a page; all objects if the store does not sort.
+    *prefix*: a URL of a store, without wildcards; a bucket alone, such as s3://b, is all of it. *flat*: only objects
+    without a slash behind *prefix*. Holds: a page; all objects if the store does not sort.
 
     Raises: StorageError if the store can't be listed, or lists out of order; UsageError if *prefix* names no bucket.
     """
@@ -105,7 +106,7 @@ def _pages(store: Store, prefix: str, flat: bool) -> Iterator[Page]:
 
 
 def _is_sorted(names: Sequence[str]) -> bool:
-    """True if *names* ascend strictly, by code points."""
+    """True if *names* ascend by code points, and none is there twice; also without names."""
     return not any(map(ge, names, names[1:]))
 
 
@@ -205,7 +206,8 @@ def _entry_of_file(path: str) -> ListedObject:
 def names_between(prefix: str, suffix: str) -> list[str]:
     """Return the existing URLs that begin with *prefix*, end in *suffix*, and have a text without a slash between them.
 
-    Order: sorted. Empty for commands, and for stores that have no listings.
+    The text is not empty. Local URLs are regular files. Order: sorted. Empty for commands, and for stores that have no
+    listings. Raises: StorageError if a store can't be listed.
     """
     start = Url(prefix)
     candidates: Iterable[str] = ()
@@ -226,7 +228,8 @@ def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
     """Return the regular files in the folder of *prefix* whose paths begin with *prefix*, sorted.
 
     If *suffix* contains a slash: instead, each path in that folder that begins so, followed by *suffix* from its first
-    slash on, if this is a regular file. The rest of *suffix* is not compared. [] if there is no such folder.
+    slash on, if this is a regular file: "d/a", "x/y.tar" -> "d/ab/y.tar". The end of the names is not compared with
+    *suffix*. [] if there is no such folder.
     """
     folder, start = os.path.split(path_of(prefix))
     below = "".join(suffix.partition("/")[1:])
@@ -240,7 +243,8 @@ def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
 def find_existing(urls: Sequence[str]) -> set[str]:
     """Return the URLs among *urls* that exist. Many in one store are looked up by one listing of their common prefix.
 
-    Raises: StorageError if a server's response does not say it.
+    Many are more than 10 (MAX_SINGLE_LOOKUPS); otherwise each is looked up by `exists`. Raises: StorageError if a
+    server's response does not say it.
     """
     prefix = os.path.commonprefix([Url(url).name for url in urls])  # noqa: RUF071  # by letters
     queries = {Url(url).query for url in urls}
@@ -253,11 +257,11 @@ def find_existing(urls: Sequence[str]) -> set[str]:
 
 
 def read_contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
-    """Yield all bytes of each of *entries*, whose sizes are known, in order.
+    """Yield all bytes of each of *entries*, whose `size` is not None, in their order.
 
     Requests at once: up to MAX_OBJECT_REQUESTS for objects, and MAX_REQUESTS_AT_ONCE for ranges of those over
-    MAX_WHOLE_OBJECT_BYTES; fewer if `TARTOOLS_READAHEAD` says so. Holds: up to MAX_REQUESTED_BYTES, or one object; of
-    large ones also the ranges that are received.
+    MAX_WHOLE_OBJECT_BYTES; fewer if `TARTOOLS_READAHEAD` says so. Local files are read one after the other. Holds: up
+    to MAX_REQUESTED_BYTES, or one object; of large ones also the ranges that are received.
 
     Raises: StorageError if one can't be read, or is not the one that was listed.
     """

@@ -74,7 +74,7 @@ class FileInput:
             enlarge_pipe(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError, at the end also if the file has changed."""
+        """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError, also if it has changed."""
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
@@ -112,11 +112,11 @@ def open_read(url: str) -> FileInput:
 
 
 def read_small(url: str, max_bytes: int) -> bytes | None:
-    """Return the bytes of *url* if it is the path of a regular file of up to *max_bytes*, else None.
+    """Return the bytes of *url* if it is the path of a regular file of up to *max_bytes*; None for any other.
 
     It takes a third of the system calls of `open_read`, which matters for a folder of small files.
 
-    Raises: StorageError, also if the size changes while the file is read.
+    Raises: StorageError, also if it does not exist, or if the size changes while the file is read.
     """
     if Url(url).scheme:
         return None
@@ -140,7 +140,7 @@ def read_small(url: str, max_bytes: int) -> bytes | None:
 
 
 def check_readable(url: str) -> int | None:
-    """Return the size of *url* in bytes, None if it is not a regular file.
+    """Return the size of the local file *url* in bytes, None if it is a fifo, a device or a socket.
 
     Raises: StorageError unless it exists, can be read, and is no directory.
     """
@@ -159,7 +159,7 @@ def check_readable(url: str) -> int | None:
 
 
 def _several_names_advice(path: str) -> str:
-    """Return advice, to end a message, if *path*, which does not exist, was meant as several names; "" if not."""
+    """Return advice for a message if the missing *path* lacks a brace, or is several names that exist; else ""."""
     if path.count("{") != path.count("}"):
         return " (a range is written {000..147}: a brace is missing)"
     words = path.split()
@@ -176,7 +176,7 @@ def check_listed(urls: Iterable[str]) -> None:
 
 
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
-    """Check a local output, or stdout for "-", before anything is read.
+    """Check a local output, or stdout for "-", before anything is read. A directory passes: opening it fails.
 
     *inputs*: local URLs, and "-" for stdin. Raises: StorageError if *url* exists as a regular file (unless *force*), is
     the same file as one of *inputs*, or ends with a slash.
@@ -260,7 +260,7 @@ def open_text() -> OpenOutput:
 def sync_folder(url: str) -> None:
     """Flush the folder that contains the local file *url* to the disk: new and removed names. Nothing for other URLs.
 
-    Raises: StorageError.
+    A symbolic link counts as its target. Raises: StorageError.
     """
     if Url(url).is_local:
         with translate_os_errors(url):
@@ -280,7 +280,8 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     Existing files of other kinds are written in place. A folder that does not exist is made; if the output is dropped,
     it is removed again unless it holds something.
 
-    Raises: StorageError, also if *url* exists (unless *force*); OSError; UsageError for a terminal.
+    Raises: StorageError, also if *url* exists (unless *force*) or ends with a slash; OSError; UsageError for a
+    terminal.
     """
     if url == "-":
         if os.isatty(1):
@@ -305,8 +306,8 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 def make_directory(url: str) -> list[str]:
     """Make the local directory *url* and its missing parents; does nothing on servers.
 
-    Returns the paths of the directories that it made, outermost first; their names are flushed to the disk. Raises:
-    StorageError.
+    Returns the paths of the directories that it made, outermost first, [] for none; their names are flushed to the
+    disk. Raises: StorageError.
     """
     if not Url(url).is_local:
         return []
@@ -353,7 +354,7 @@ class FileOutput:
 
     Its bytes are flushed to the disk before it takes its name (not with `TARTOOLS_FSYNC=0`). *path*: the file. *url*:
     its name for messages. *force*: replace an existing file. *mode*: its permissions, None for the default. `sink`
-    takes the bytes.
+    takes the bytes. Raises: OSError.
     """
 
     def __init__(self, path: str, url: str, force: bool, mode: int | None) -> None:
@@ -450,7 +451,7 @@ def _temporary_file(path: str, url: str) -> tuple[str, FileSink]:
 
 
 def temporary_name(name: str) -> str:
-    """Return a new hidden name for the output *name*, for use in the same folder until the output is complete."""
+    """Return a new hidden name for the output *name* until it is complete, in its folder: .NAME.HOST.PID-X.tmp."""
     return f"{_temporary_prefix(name)}{os.getpid()}-{os.urandom(4).hex()}.tmp"
 
 

@@ -9,14 +9,18 @@ from typing import NamedTuple
 
 
 class Login(NamedTuple):
-    """A name and a password; "" where the file has none."""
+    """A name and a password; "" where the file has none. The account stands for a missing name."""
 
     name: str
     password: str
 
 
 def login_of(host: str) -> Login | None:
-    """Return the login for *host* in `$NETRC` or ~/.netrc; None if it has none, or can't be read or parsed."""
+    """Return the login for *host* in `$NETRC`, else in ~/.netrc, or in ~/_netrc if that does not exist.
+
+    The entry "default" counts for a host without one of its own. None if the file has neither, or can't be read or
+    parsed.
+    """
     for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
         with suppress(OSError):
             path = os.path.expanduser(name)
@@ -26,9 +30,10 @@ def login_of(host: str) -> Login | None:
 
 @functools.cache
 def _read_login(path: str, modified: int, host: str) -> Login | None:
-    """Return the login for *host* in the file *path*; None if it has none or can't be parsed.
+    """Return the login for *host* in the file *path*, or that in its entry "default"; None if it has neither.
 
-    *modified*: the file's mtime in ns, which makes the cached result of an older version unused.
+    Also None if it can't be parsed. *modified*: the file's mtime in ns, which makes the cached result of an older
+    version unused. Raises: OSError.
     """
     from netrc import NetrcParseError, netrc
 

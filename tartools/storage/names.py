@@ -22,7 +22,10 @@ _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return the texts that the braces of *pattern* expand to; unbalanced braces are taken literally."""
+    """Return the texts that the braces of *pattern* expand to; [*pattern*] if it has none, or they are unbalanced.
+
+    Braces are as in bash: "a{b,c}.tar" has two texts, "{08..10}" three: "08", "09", "10".
+    """
     if "{" not in pattern:
         return [pattern]
     from braceexpand import braceexpand
@@ -167,7 +170,10 @@ def _part(text: str) -> Part:
 
 
 def _is_match(parts: Sequence[Part], names: Sequence[str]) -> bool:
-    """True if *names*, a path split at slashes, match *parts*, the pattern split so; `**` (None) matches any number."""
+    """True if *names*, a path split at slashes, match *parts*, the pattern split so: None (`**`) matches any number.
+
+    None at the end matches one or more. None never matches a name that begins with a dot.
+    """
     for place, part in enumerate(parts):
         if part is None:
             # Try what follows behind each number of directories, the fewest first; `**` passes no hidden one. Recursion
@@ -191,7 +197,8 @@ def numbers_in(text: str) -> list[re.Match[str]]:
     """Return the matches of number placeholders in the pattern *text*, a URL without its query.
 
     Placeholders are `%d`, `%06d`, `{shard}` and `{shard:06d}`; in http(s) and file:// URLs, where %20 is a blank, of
-    the first two only `%01d` to `%09d`. Order: those with %, then those with braces.
+    the first two only `%01d` to `%09d`. Order: those with %, then those with braces. Groups of a match: "0" or "", and
+    the digits of the width; both None for `{shard}`.
     """
     encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
     if "%" in text or "{" in text:
@@ -212,14 +219,15 @@ def has_number(url: str) -> bool:
 
 
 def is_literal(url: str) -> bool:
-    """True if *url*, taken literally, names an existing local file or directory."""
+    """True if *url*, taken literally, names an existing local file or directory, or a symbolic link that is broken."""
     return Url(url).is_local and "\0" not in url and os.path.lexists(path_of(url))
 
 
 def match_files(url: str) -> list[str]:
     """Return the URLs of the local files and directories that match the wildcards of *url*, sorted by bytes.
 
-    `**` matches any directories. Raises: StorageError if there are none.
+    They are paths, also for a `file:` URL. `**` matches any directories; names that begin with a dot are only matched
+    by patterns that do. Raises: StorageError if there are none.
     """
     from glob import glob
 
@@ -242,7 +250,7 @@ def local_url(path: str) -> str:
 
 
 def folder_of(url: str) -> str:
-    """Return the directory or prefix of the file *url*, with its last slash; "" for stdin and commands.
+    """Return the directory or prefix of the file *url*, with its last slash; "" if it has none, for stdin, commands.
 
     >>> folder_of("s3://b/sets/train.parquet"), folder_of("train.parquet")
     ('s3://b/sets/', '')
@@ -252,7 +260,7 @@ def folder_of(url: str) -> str:
 
 
 def relative_name(shard: str, folder: str) -> str:
-    """Return the name of *shard* for a table or list in *folder*, which is "" or ends in a slash.
+    """Return the name of *shard* for a table or list in *folder*, which ends in a slash, or is "", the current one.
 
     The name of a shard in *folder* or below is relative to it, so that both can be moved together. Otherwise a URL on a
     server, or with file://, is returned as it is; a local path is made absolute if *folder* is on a server, stays

@@ -30,7 +30,8 @@ class OpenFileCache:
     def open_file(self, number: int, open_new: Callable[[], io.FileIO]) -> io.FileIO:
         """Return the open file for *number*; `open_new()` opens it if it is not in the cache.
 
-        Raises: StorageError if the file that is dropped from the full cache has changed since it was opened.
+        If the cache is full, the file that was used least recently is dropped from it, and closed when nobody uses it.
+        Raises: StorageError if that one has changed since it was opened.
         """
         with self._opening:
             file = self._open.pop(number, None)
@@ -40,7 +41,7 @@ class OpenFileCache:
         return file
 
     def check(self) -> None:
-        """Raise StorageError if one of the open files has changed since it was opened."""
+        """Raise StorageError if one of the files that are open in the cache has changed since it was opened."""
         for file in list(self._open.values()):
             check_input_file(file)
 
@@ -59,8 +60,8 @@ class OpenFileCache:
     ) -> int:
         """Read many places into *buffer*, one behind the other: `sizes[i]` bytes of `files[i]` from `begins[i]` on.
 
-        Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes. Raises:
-        OSError.
+        Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes: the next
+        place begins where it would without. Raises: OSError.
         """
         started = self._start_read(files, begins, sizes)
         offset = count = 0
@@ -71,7 +72,7 @@ class OpenFileCache:
         return count
 
     def _start_read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
-        """Return the time of perf_counter; before, ask the kernel for all places if a recent read was slow."""
+        """Ask the kernel for all places if reads have lately been slow; return the time of perf_counter after that."""
         if self._cold_reads and hasattr(os, "posix_fadvise"):
             for file, begin, size in zip(files, begins, sizes, strict=True):
                 os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)

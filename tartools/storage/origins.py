@@ -31,6 +31,8 @@ def is_from_server(url: str) -> bool:
 def server_of(url: str) -> str:
     """Return a text for the server that requests for *url* go to: its store, or scheme and host; "" for local files.
 
+    Two URLs are on one server if these texts are equal. "" also for stdin.
+
     >>> server_of("s3://b/a.tar") == server_of("s3://c/a.tar"), server_of("https://h:80/a?x"), server_of("a.tar")
     (True, 'https://h:80', '')
     >>> server_of("sftp://h/a.tar") == server_of("sftp://g/a.tar")
@@ -46,8 +48,10 @@ def server_of(url: str) -> str:
 def naming_error(name: str, file: str, kind: str, *, may_act: bool) -> str:
     """Return the reason why *file* may not name the input *name*, as a phrase for a message; "" if it may.
 
-    *kind*: the word for *file* in the message, such as "list". *may_act*: True if a file of this kind on this machine
-    may name commands and stdin. Raises: UsageError for a URL with credentials.
+    A file on a server may name inputs on this server only; one on this machine anything, but commands and stdin only if
+    *may_act*; none an archive that was split, as one. *kind*: the word for *file* in the message, such as "list".
+    *may_act*: True if a file of this kind on this machine may name commands and stdin. Raises: UsageError for a URL
+    with credentials.
 
     >>> naming_error("pipe:cat a", "s3://b/list", "list", may_act=True)
     'a list on a server may not name a command: pipe:cat …'

@@ -71,8 +71,8 @@ class OutputFolder:
 
     Open each file by `create`, write and close it; then call `commit`, or `abort`, also after a failed `commit`.
 
-    *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error, as one of
-    *inputs* always is. Raises: StorageError.
+    *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error, as an
+    existing file that is one of *inputs*, URLs, always is. Raises: StorageError.
     """
 
     def __init__(self, url: str, force: bool, inputs: Iterable[str] = ()) -> None:
@@ -102,9 +102,9 @@ class OutputFolder:
     def create(self, path: bytes) -> FileSink:
         """Open the new file *path*, relative to the folder, for writing; folders on its way are made.
 
-        Raises: ExistsError if the folder has such a file, and it is not to be replaced; StorageError if *path* leads
-        out of the folder, also by a symbolic link that is there, is a folder or an input, or can't be made;
-        FileExistsError if it was created before.
+        The caller closes it. Raises: ExistsError if the folder has such a file, and it is not to be replaced;
+        StorageError if *path* leads out of the folder, also by a symbolic link that is there, is a folder or an input,
+        or can't be made; FileExistsError if it was created before.
         """
         if any(part in (b"", b".", b"..") for part in path.split(b"/")):
             raise StorageError("this path would leave the folder", url=self._name(path))
@@ -144,7 +144,7 @@ class OutputFolder:
             self._remove_parents()
 
     def _name(self, path: bytes) -> str:
-        """Return the name of the file *path* of this folder, for messages."""
+        """Return the URL of the file *path*, relative to this folder, for messages."""
         return os.path.join(self._url, os.fsdecode(path))
 
     def _remove_parents(self) -> None:
@@ -154,7 +154,10 @@ class OutputFolder:
                 os.rmdir(parent)
 
     def _make_parents(self, path: bytes) -> None:
-        """Make the folders on the way to *path* in the hidden folder. Raises: StorageError; OSError."""
+        """Make the folders on the way to *path* in the hidden folder, as far as they were not made before.
+
+        Raises: StorageError if the output folder has a file or a symbolic link in place of one; OSError.
+        """
         end = path.rfind(b"/")
         if end < 0 or path[:end] in self._made_folders:
             return
@@ -202,7 +205,8 @@ class OutputFolder:
     def _move_files(self) -> None:
         """Move the files of the hidden folder to the folder that exists; after a failure, move them back.
 
-        Files that they replace are held in the hidden folder until all are moved.
+        Files that they replace are held in the hidden folder until all are moved; at the end that is removed. Raises:
+        ExistsError, StorageError and OSError, as `_make_folder` and `_move` raise them.
         """
         undo: list[Callable[[], object]] = []
         folders = [b""]
@@ -292,7 +296,7 @@ def _hidden_folder(parent: str, name: str) -> tuple[str, int]:
 
 
 def _remove_abandoned(hidden: str) -> None:
-    """Remove the folder *hidden* and its content if no process holds its lock."""
+    """Remove the folder *hidden* and its content if no process holds its lock; no failure if that is impossible."""
     with suppress(OSError):
         lock = os.open(hidden, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

@@ -13,7 +13,7 @@ class OutputFormat(NamedTuple):
     """A format of outputs.
 
     *name*: the word for messages.
-    *suffixes*: suffixes that mean this format; the first is the usual one.
+    *suffixes*: suffixes that mean this format, without a dot; the first is the usual one.
     *writes*: the command that writes it; "" if none of tartools does.
     *other_suffixes*: suffixes of other formats that a user may choose for it.
     """
@@ -25,7 +25,7 @@ class OutputFormat(NamedTuple):
 
     @property
     def is_packed(self) -> bool:
-        """True if the suffix of a codec may follow the suffix of the format; then the output is compressed."""
+        """True if the suffix of a codec (.gz) may follow the suffix of the format; then the output is compressed."""
         return self.name in ("tar", "TSV", "CSV", "JSON lines", "TFRecord")
 
 
@@ -56,8 +56,8 @@ OUTPUT_FORMATS = {
 def check_format(url: str, form: OutputFormat) -> None:
     """Raise UsageError if the output *url* has a suffix that means another format than *form*.
 
-    Unknown suffixes, none, `form.other_suffixes`, stdout and commands are fine. The suffix of a codec may follow only
-    if `form.is_packed`.
+    The suffix is what follows the last dot of its name, in any case. Unknown suffixes, none, `form.other_suffixes`,
+    stdout and commands are fine. The suffix of a codec may follow only if `form.is_packed`.
 
     >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD_FORMAT), check_format("pipe:cat", SHARD_FORMAT)
     (None, None, None)

@@ -17,9 +17,10 @@ Writer = TypeVar("Writer", bound=Completable)
 class Pending(Generic[Writer]):
     """Holds an open writer that is aborted unless it is committed before its *owner* is garbage-collected.
 
-    *begin*: called at once, without arguments; it opens and returns the writer, and a signal that comes meanwhile is
-    handled after it. The writer is also aborted at the end of the program. It belongs to the process that made it. In a
-    fork of that process it is never written, flushed or committed.
+    `writer` is the open writer, to write to; end by `commit` or `abort`. *begin*: called at once, without arguments; it
+    opens and returns the writer, and a signal that comes meanwhile is handled after it. The writer is also aborted at
+    the end of the program. It belongs to the process that made it. In a fork of that process it is never written,
+    flushed or committed.
     """
 
     def __init__(self, owner: object, begin: Callable[[], Writer]) -> None:
@@ -97,7 +98,7 @@ class ClosedByBlock:
     def __exit__(
         self: Any, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Call `close` after a normal end of the block, `abort` after an exception."""
+        """Call `close` after a normal end of the block, `abort` after an exception, which is raised further."""
         if kind is None:
             self.close()
         else:

@@ -76,8 +76,8 @@ def _unquotable_error(template: str, word: str) -> UsageError:
 def run_template(template: str, word: str) -> None:
     """Run the command *template* for the shard *word*, which replaces `{}` and is in `$TAR_SHARD`, and wait for it.
 
-    Its stdout goes to stderr. Raises: StorageError if it ends with a status other than 0; UsageError if a shell might
-    not read *word* as one word there.
+    Its stdin is empty, its stdout goes to stderr. Raises: StorageError if it ends with a status other than 0;
+    UsageError if a shell might not read *word* as one word there.
     """
     command = ["sh", "-c", fill_template(template, word)]
     child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD_VARIABLE: word})
@@ -91,9 +91,10 @@ def run_template(template: str, word: str) -> None:
 
 
 class CommandInput(Input):
-    """The stdout of the shell command *command*. At its end, a status other than 0 is a failure.
+    """The stdout of the shell command *command*, which runs at once. At its end, a status other than 0 is a failure.
 
-    *url*: the name for messages. *env*: the environment of the command; None for that of this process.
+    *url*: the name for messages. *env*: the environment of the command; None for that of this process. Its stdin is
+    empty.
     """
 
     def __init__(self, command: str, url: str, env: Mapping[str, str] | None = None) -> None:
@@ -104,7 +105,10 @@ class CommandInput(Input):
         enlarge_pipe(self._output.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError if the command failed."""
+        """Read up to `len(view)` bytes; return how many, 0 at the end.
+
+        Raises: StorageError at the end if the status of the command is not 0.
+        """
         count = self._output.readinto(view) or 0
         if not count and (status := self._child.wait()):
             raise StorageError(f"the command {describe_status(status)}", url=self._url)
@@ -133,14 +137,14 @@ class CommandInput(Input):
 
 
 def open_read(url: str) -> CommandInput:
-    """Run the command of the `pipe:` URL; return its stdout as input."""
+    """Run the command of the `pipe:` URL from now on; return its stdout as input."""
     return CommandInput(url.removeprefix(PIPE_PREFIX), url)
 
 
 class CommandOutput:
-    """The stdin of the shell command *command*, which gets an end of file at `commit` only.
+    """The stdin of the shell command *command*, which runs from now on, and gets an end of file at `commit` only.
 
-    *url*: the name for messages. `sink` takes the bytes.
+    *url*: the name for messages. `sink` takes the bytes. Its stdout is that of this process.
     """
 
     def __init__(self, command: str, url: str) -> None:
@@ -171,5 +175,5 @@ class CommandOutput:
 
 
 def open_write(url: str, force: bool) -> CommandOutput:
-    """Run the command of the `pipe:` URL; return its stdin as output. *force* has no effect."""
+    """Run the command of the `pipe:` URL from now on; return its stdin as output. *force* has no effect."""
     return CommandOutput(url.removeprefix(PIPE_PREFIX), url)

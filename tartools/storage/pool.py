@@ -28,7 +28,8 @@ class Engine(Protocol[Item_contra, Result_co]):
     def submit(self, item: Item_contra, on_end: Callable[[], object], /) -> Callable[[], Result_co]:
         """Have the function called for *item*; return a function that waits for its result, or raises its error.
 
-        `on_end()` is called, in whatever thread, when the result or the error is there.
+        That function returns the result. `on_end()` is called, in whatever thread, when the result or the error is
+        there.
         """
         ...
 
@@ -77,9 +78,10 @@ class _Answer(Generic[Result]):
 class Threads(Generic[Item, Result]):
     """Calls `work(item)` for each submitted item in up to *max_threads* daemon threads, in the order of `submit`.
 
-    By default the items are functions without arguments, which are called. `cancel()` makes the calls under way end
-    soon; None: `stop` waits for them. Only simple queues connect the threads to the caller's: a signal can interrupt
-    waiting for these at any time.
+    `submit` returns a function that gives the result. By default the items are functions without arguments, which are
+    called. `cancel()` makes the calls under way end soon; None: `stop` waits for them. End by `stop`, or by `close`,
+    which does not wait. Only simple queues connect the threads to the caller's: a signal can interrupt waiting for
+    these at any time.
     """
 
     def __init__(
@@ -151,10 +153,11 @@ def call_in_window(
 ) -> Generator[tuple[Item, Callable[[], Result]], None, None]:
     """Yield each of *items* with a function that returns the result of *engine* for it, or raises its error.
 
-    Order: that of *items*, or, unless *ordered*, that in which calls end. *items* are read in the caller's thread, and
-    as many submitted as there is room for before one is yielded. But with *max_calls*, no more calls than that run at a
-    time, and a result is yielded before another item is read: for items that may be long in coming, or that take up
-    disk until they are done. An item that takes long delays the results behind it, but not the work on them.
+    Order: that of *items*, or, unless *ordered*, that in which calls end; the call of a yielded item has ended. *items*
+    are read in the caller's thread, and as many submitted as there is room for before one is yielded. But with
+    *max_calls*, no more calls than that run at a time, and a result is yielded before another item is read: for items
+    that may be long in coming, or that take up disk until they are done. An item that takes long delays the results
+    behind it, but not the work on them.
 
     Holds: up to *window* items, the one that was yielded last included. Raises: the errors of reading *items*, after
     the results of the items before. At the end, in whatever way it comes, *engine* is stopped.

@@ -17,9 +17,10 @@ Identity = tuple[int | str, ...]
 
 
 def scratch_file(folder: str | None = None) -> io.FileIO:
-    """Return an open file without a name in *folder* (default `$TMPDIR`, else /tmp), deleted when it is closed.
+    """Return a new file without a name in *folder* (default `$TMPDIR`, else /tmp), open for writing.
 
-    Its `write` writes everything. Raises: StorageError.
+    It is deleted when it is closed. Its `write` writes everything; `reopen_scratch` gives a reader of it. Raises:
+    StorageError.
     """
     place = _place(folder)
     return FileSink(_open_nameless(place), f"temporary file in {place}")
@@ -63,10 +64,10 @@ def reopen_scratch(file: io.FileIO) -> io.BufferedReader:
 
 
 def spool(stream: Stream, folder: str | None = None, note: Callable[[int], object] = lambda count: None) -> io.FileIO:
-    """Read *stream* to its end into a new unnamed scratch file; return that, open at its end.
+    """Read *stream* to its end into a new unnamed scratch file; return that, open for writing, at its end.
 
     `note(count)` is called with the size in bytes of each chunk. The stream is not closed. *folder*: of the scratch
-    file; None: `$TMPDIR`, else /tmp. Raises: StorageError.
+    file; None: `$TMPDIR`, else /tmp. `reopen_scratch` reads the file. Raises: StorageError.
     """
     scratch = scratch_file(folder)
     for chunk in chunks(stream):
@@ -78,7 +79,8 @@ def spool(stream: Stream, folder: str | None = None, note: Callable[[int], objec
 def copy_to_scratch(stream: Stream) -> io.BufferedReader:
     """Read *stream* to its end into an unnamed scratch file; return a reader of that from its first byte on.
 
-    The stream is not closed. Raises: StorageError.
+    The scratch file is in `$TMPDIR`, else /tmp, and deleted when the reader is closed. The stream is not closed.
+    Raises: StorageError.
     """
     return reopen_scratch(spool(stream))
 
@@ -87,8 +89,8 @@ class Copy:
     """A copy of all bytes of the input *stream*, made now, from which `open` gives a new input any number of times.
 
     The bytes are in a scratch file in *folder* (None: `$TMPDIR`, else /tmp) as long as this object lives; `note(count)`
-    is called with the size in bytes of each chunk that is copied. If the stream is a regular file, nothing is copied.
-    *url*: the name for messages. The stream is closed.
+    is called with the size in bytes of each chunk that is copied. If the stream is a regular file, nothing is copied,
+    and `note` is not called. *url*: the name for messages. The stream is closed.
 
     Raises: StorageError, also if there is no room for the copy.
     """
@@ -111,7 +113,11 @@ class Copy:
 
 
 class SentOutput:
-    """An output that is collected in an unnamed scratch file, its `sink`, and given to *send* at `commit`."""
+    """An output that is collected in an unnamed scratch file, its `sink`, and given to *send* at `commit`.
+
+    `send(file)` gets the open scratch file, at its end: `reopen_scratch` reads it. Raises: StorageError if there is no
+    scratch file.
+    """
 
     def __init__(self, send: Callable[[io.FileIO], object]) -> None:
         self._send = send
@@ -165,7 +171,7 @@ def identity_of_file(path: bytes) -> Identity:
 def read_file(path: bytes, max_bytes: int) -> bytes | io.FileIO | None:
     """Return the content of the regular file *path*, or the open file if it has more than *max_bytes* bytes.
 
-    None if it is not a regular file. Links are not followed. Raises: OSError.
+    None if it is not a regular file. Raises: OSError, also if *path* is a symbolic link.
     """
     file = open_file(path)
     if file is None or os.fstat(file.fileno()).st_size > max_bytes:
@@ -175,9 +181,9 @@ def read_file(path: bytes, max_bytes: int) -> bytes | io.FileIO | None:
 
 
 def open_file(path: bytes) -> io.FileIO | None:
-    """Open the regular file *path* for reading; None if it is not a regular file. Links are not followed.
+    """Open the regular file *path* for reading; None if it is not a regular file.
 
-    Raises: OSError.
+    Raises: OSError, also if *path* is a symbolic link.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -200,7 +206,8 @@ def remove_files(paths: Iterable[bytes]) -> bool:
 def remove_tree(path: bytes) -> None:
     """Remove a file, or a directory with its content, also without write permission; a missing *path* is no failure.
 
-    Files that can't be removed, such as those of other users, stay without an error.
+    Of a symbolic link only the link is removed. Files that can't be removed, such as those of other users, stay without
+    an error.
     """
     import shutil
 

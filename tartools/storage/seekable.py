@@ -38,8 +38,9 @@ MAX_SKIPPED_BYTES = 1 << 20  # bytes that a seek forward reads and drops: a new 
 def open_as_file(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file, which the caller closes.
 
-    It can seek if *url* is a regular local file, or an object that no `GOPEN_<SCHEME>` command reads; else it is a
-    stream. If a server has no ranges or no ETags, the whole object is copied to a temporary file first.
+    It can seek if *url* is a regular local file, or an object that no `GOPEN_<SCHEME>` command reads; else (stdin,
+    commands, fifos, hdfs: and ftp: URLs) it is a stream. If a server has no ranges or no ETags, the whole object is
+    copied to a temporary file first.
 
     Raises: StorageError, when the file is opened or read.
     """
@@ -58,8 +59,8 @@ def open_as_file(url: str) -> io.BufferedReader:
 def open_seekable(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file that can seek, which the caller closes.
 
-    A regular local file or an object is read in place; stdin, the output of a command or a fifo is copied to a
-    temporary file first.
+    A regular local file or an object is read in place; anything else (stdin, the output of a command, a fifo, an
+    archive that was split), and an object of a server without ranges or ETags, is copied to a temporary file first.
 
     Raises: StorageError, when the file is opened or read.
     """
@@ -67,7 +68,7 @@ def open_seekable(url: str) -> io.BufferedReader:
 
 
 def version_of_file(file: io.BufferedReader) -> str:
-    """Return the version of *file*, which `open_as_file` or `open_seekable` returned.
+    """Return the version of *file*, a file that can seek, from `open_as_file` or `open_seekable`.
 
     It is the size in bytes, a blank, and the mtime in ns or the ETag; of a temporary copy only the size.
     """
@@ -99,7 +100,7 @@ class _RangedFile(SeekableFile):
     """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*, an ETag.
 
     It keeps one request open that reads on, and makes a new one after a seek; the last TAIL_BYTES are read once and
-    kept.
+    kept. `failure`: the last error of `readinto`, or None: a library may have raised one of its own in its place.
     """
 
     def __init__(self, source: Object, size: int, version: str) -> None:
@@ -188,10 +189,10 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
 
     Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind. It belongs
     to the process that opened it: in a fork, `write` and `close` raise RuntimeError. *force*: replace an existing file
-    or object.
+    or object. `failure`: the last error of `write`, or None: a library may have raised one of its own in its place.
 
     Holds: FILE_BUFFER_BYTES, and what the store's upload holds. Raises: StorageError, also if *url* exists (unless
-    *force*).
+    *force*); UsageError if *url* is empty, a pattern with a number, or a terminal.
     """
 
     def __init__(self, url: str, *, force: bool = False) -> None:
@@ -231,7 +232,7 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         return view.nbytes
 
     def _flush(self, sink: Sink) -> None:
-        """Write the buffered bytes to *sink*, and empty the buffer."""
+        """Write the buffered bytes to *sink*, and empty the buffer. Raises: StorageError."""
         if self._buffer:
             sink.write(self._buffer)
             self._buffer = bytearray()

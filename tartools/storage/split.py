@@ -129,16 +129,18 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
 def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
     """True if *parts* have the first part of the series that *new_part*, with a token of letters, may belong to.
 
-    The first has the same mark and the token aa; or as many a as *new_part* has letters, if that begins with a.
+    The first has the same mark and the token aa; or as many a as *new_part* has letters, if that begins with a. Letters
+    may be in upper case.
     """
     first = "a" * max(len(new_part.token) if new_part.token[0] in "aA" else 2, 2)
     return any(part.mark == new_part.mark and part.token.lower() == first for part in parts)
 
 
 def has_part_name(url: str) -> bool:
-    """True if *url* may be named like a part, which `parse_part` decides; False if it is not.
+    """True if *url* may be named like a part, which `parse_part` decides; False if it certainly is not.
 
-    It is quick, for lists of many shards.
+    True if *url* contains .tar or .tgz, but does not end in .tar, .tgz, .gz, .zst or .parquet. It is quick, for lists
+    of many shards.
     """
     return not url.endswith((".tar", ".tgz", ".gz", ".zst", ".parquet")) and bool(re.search(r"\.t(?:ar|gz)", url, re.I))
 
@@ -191,7 +193,10 @@ def _has_growing_tokens(tokens: Sequence[str]) -> bool:
 
 
 def _by_number(parts: Sequence[SplitPart], number_of: Callable[[str], int]) -> dict[int, SplitPart]:
-    """Return *parts* by the number that *number_of* gives their tokens. Raises: StorageError for one named twice."""
+    """Return *parts* by the number that *number_of* gives their tokens, in lower case.
+
+    Raises: StorageError for a number that two parts have.
+    """
     numbered: dict[int, SplitPart] = {}
     for part in parts:
         number = number_of(part.token.lower())
@@ -202,7 +207,7 @@ def _by_number(parts: Sequence[SplitPart], number_of: Callable[[str], int]) -> d
 
 
 def _number(token: str) -> int:
-    """Return the number of a *token* of digits, or of letters: aa is 0, ab 1."""
+    """Return the number of a *token* of digits, or of lower-case letters: aa is 0, ab 1, ba 26."""
     if token.isdigit():
         return int(token)
     number = 0
@@ -236,7 +241,7 @@ def _count_at_level(base: int, level: int) -> int:
 
 
 def _grown_token(number: int, like: str) -> str:
-    """Return the token for *number* among tokens that grow; *like*: one of them.
+    """Return the token for *number* among tokens that grow; *like*: one of them, which tells digits and case.
 
     >>> [_grown_token(number, "aa") for number in (0, 649, 650)], _grown_token(90, "00")
     (['aa', 'yz', 'zaaa'], '9000')
@@ -251,9 +256,10 @@ def _grown_token(number: int, like: str) -> str:
 def _missing_part(
     numbered: dict[int, SplitPart], missing: int, begin: int, token_of: Callable[[int, str], str]
 ) -> StorageError:
-    """Return the error that part number *missing* is not among the inputs; *numbered*: the parts that are.
+    """Return the error that part number *missing* is not among the inputs; *numbered*: the parts that are, by number.
 
-    *begin*: number of the first part. `token_of(number, like)`: returns the token for *number*, of the form of *like*.
+    *begin*: number of the first part, 0 or 1. `token_of(number, like)`: returns the token for *number*, of the form of
+    *like*.
     """
     tokens = [numbered[number].token for number in sorted(numbered)]
     part = numbered[min(numbered)]
@@ -343,6 +349,7 @@ class SplitInput(Input):
     """The bytes of *parts*, one after the other. Each is opened when its turn comes, and closed at its end.
 
     `is_framed`: False after the last part if its server does not state where it ends, so that it may be truncated.
+    `place` and `describe` say in which part a byte is.
 
     Raises: StorageError if the first part can't be opened.
     """
@@ -387,7 +394,8 @@ class SplitInput(Input):
     def _next_part(self) -> None:
         """Compare the checksum of the part that has ended, close it, and open the next one, if there is one.
 
-        Raises: StorageError if the part may be truncated, the next can't be opened, or `cancel` was called.
+        A difference is added to `mismatches` of the checksums. Raises: StorageError if the part may be truncated and
+        others follow, the next can't be opened, or `cancel` was called.
         """
         assert self._stream is not None
         number = len(self._sizes)
@@ -408,8 +416,8 @@ class SplitInput(Input):
     def describe(self, offset: int | None) -> str:
         """Return a phrase for a message: the part that has byte *offset* of the whole, and the byte in it.
 
-        None: the end of the bytes that were read. If that byte is the end of the last part, or byte 0 of a first part
-        that is not number 0, the phrase asks whether a part is missing there.
+        Such as "byte 7 of x.tar.partab". None: the end of the bytes that were read. If that byte is the end of the last
+        part, or byte 0 of a first part whose number is not 0, a question follows, whether a part is missing there.
         """
         part, byte = self.place(offset)
         before, behind = parse_part(self._parts[0]), parse_part(self._parts[-1])
@@ -435,7 +443,10 @@ class SplitInput(Input):
         raise AssertionError
 
     def cancel(self) -> bool:
-        """Make a `readinto` in another thread return soon; return True if that is possible."""
+        """Make a `readinto` in another thread return soon; return True if that is possible.
+
+        If a part ends meanwhile, `readinto` raises StorageError in place of opening the next one.
+        """
         self._cancelled = True
         stream = self._stream
         return stream is None or stream.cancel()

@@ -71,7 +71,7 @@ class Input(Stream, Protocol):
         ...
 
     def close(self) -> None:
-        """Stop reading, at the end or before it."""
+        """Stop reading, at the end or before it, and release the file, connection or process."""
         ...
 
 
@@ -86,7 +86,7 @@ class Sink(Protocol):
 def write_lines(parts: Iterable[bytes], sink: Sink) -> None:
     """Write *parts* to *sink*, WRITE_CHUNK_BYTES or more at a time, and the rest at the end.
 
-    If *parts* raises, the parts before are still written.
+    If *parts* raises, the parts before are still written. Raises: the errors of *parts* and *sink*.
     """
     pending = bytearray()
     try:
@@ -130,7 +130,7 @@ class SharedFile(io.FileIO):
 
 
 class InputFile(SharedFile):
-    """A file open for reading, which notices if it changes.
+    """A file open for reading, whose `check` notices if it has changed.
 
     *file*: a path, or a descriptor, which is not closed. *url*: the name for messages. `status`: the `os.stat_result`
     of when it was opened, None if it is not a regular file. Raises: OSError if it can't be opened.
@@ -189,7 +189,8 @@ class FileVersion(NamedTuple):
     *size*: in bytes.
     *modified*, *changed*: mtime and ctime in ns since 1970.
 
-    As text it is "SIZE MTIME", the version of a shard in tables, which a copy shares.
+    As text it is "SIZE MTIME", such as "1024 1700000000000000000": the version of a shard in tables, which a copy with
+    the same mtime shares.
     """
 
     device: int
@@ -215,7 +216,7 @@ MAX_SIZE_DIGITS = 18  # of a size in bytes; 2 ** 63 has 19
 def size_in_version(version: str | None) -> int | None:
     """Return the size in bytes that begins *version*, of a file or an object; None if it begins with no valid size.
 
-    A table may claim any version.
+    A size is valid if it has up to 18 digits: a table may claim any version.
 
     >>> size_in_version("1024 1700000000"), size_in_version("9" * 5000), size_in_version(None)
     (1024, None, None)
@@ -225,7 +226,7 @@ def size_in_version(version: str | None) -> int | None:
 
 
 def changed_input_error(url: str) -> StorageError:
-    """Return the error of an input that changed while it was read."""
+    """Return the StorageError of an input, *url*, that changed while it was read."""
     return StorageError("this file changed while it was read; start again when nothing writes to it", url=url)
 
 
@@ -245,7 +246,10 @@ class FileSink(SharedFile):
         super().__init__(file, "w", closefd=closefd)
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
-        """Write all of *data*; return `len(data)`. Raises: StorageError; BrokenPipeError on stdout."""
+        """Write all of *data*; return `len(data)`.
+
+        Raises: StorageError; BrokenPipeError if the file is stdout, and its reader has closed the pipe.
+        """
         view = memoryview(data)
         try:
             while view.nbytes:
@@ -270,7 +274,7 @@ class FileSink(SharedFile):
 def sync_file(file: io.FileIO | str) -> None:
     """Flush an open *file* to the disk, or, for the path of a folder, the names in it: a power cut does not lose them.
 
-    Does nothing with `TARTOOLS_FSYNC=0`, and where the file system can't. Raises: OSError.
+    "" is the current folder. Does nothing with `TARTOOLS_FSYNC=0`, and where the file system can't. Raises: OSError.
     """
     if os.environ.get("TARTOOLS_FSYNC") == "0":
         return
@@ -307,7 +311,8 @@ def unlock(fd: int) -> None:
 def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) -> bool:
     """Wait until the descriptor *fd* can be read, or with *writing* written; return True if it can.
 
-    *seconds*: at most as long; None waits without limit.
+    *seconds*: at most as long, then return False; None waits without limit. At its end or after an error it counts as
+    ready.
     """
     import select
 
@@ -319,7 +324,7 @@ def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) ->
 def enlarge_pipe(fd: int) -> None:
     """Give the pipe *fd* a buffer of PIPE_SIZE if the system can: twice the speed on small members.
 
-    Ignores other files.
+    Ignores other files, and failures.
     """
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with suppress(OSError):  # not a pipe, or the user's limit of pipe memory is reached
@@ -328,7 +333,7 @@ def enlarge_pipe(fd: int) -> None:
 
 @contextmanager
 def silence_stderr() -> Iterator[None]:
-    """Discard output to stderr during the block, also of code that is not Python."""
+    """Discard output of this process to stderr during the block, also of code that is not Python."""
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 2)
@@ -342,7 +347,8 @@ def silence_stderr() -> Iterator[None]:
 def check_whole(stream: Stream, url: str) -> None:
     """Raise StorageError if *stream*, read to its end, may be truncated because its server does not state the length.
 
-    For data other than tar archives, which have an end mark of their own. *url*: the name for messages.
+    That is, if it has `is_framed`, and this is False. For data other than tar archives, which have an end mark of their
+    own. *url*: the name for messages.
     """
     if not getattr(stream, "is_framed", True):
         raise StorageError("the server does not state the length, so this may be truncated", url=url)
@@ -360,7 +366,7 @@ def stream_file(stream: Input, url: str, close: Callable[[], object] | None = No
 class SeekableFile(io.RawIOBase):
     """A raw file of *size* bytes that can seek.
 
-    A subclass gives the bytes: its `readinto` reads from `_position` on.
+    A subclass gives the bytes: its `readinto` reads from `_position` on, and moves that.
     """
 
     def __init__(self, size: int) -> None:

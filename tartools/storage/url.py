@@ -58,12 +58,12 @@ class Url(str):
 
     @property
     def record(self) -> Scheme:
-        """The record of the URL's scheme in the table of schemes."""
+        """The record of the URL's scheme in the table of schemes; `UNKNOWN_SCHEME` if it has none."""
         return scheme_record(self.scheme)
 
     @property
     def is_local(self) -> bool:
-        """True if it names a local file, which need not exist."""
+        """True if it names a local file, which need not exist: a plain path or file:. False for stdin and stdout."""
         return self.scheme in ("", "file")
 
     @property
@@ -101,7 +101,7 @@ class Url(str):
 
     @property
     def read_command(self) -> str | None:
-        """The command that reads the URL instead of us, from the environment variable `GOPEN_<SCHEME>`.
+        """The command that reads the URL instead of us, from `GOPEN_<SCHEME>` in the environment, such as GOPEN_S3.
 
         It is a template, in which {} stands for the URL. None if that is not set, and for plain paths, stdin, `pipe:`
         URLs and archives that were split.
@@ -124,7 +124,7 @@ class Url(str):
 
 
 def drop_commit(url: str) -> str:
-    """Return *url* without the commit that `expand` has put in place of a revision.
+    """Return *url* without the commit that `expand` has put in place of a revision; any other URL as it is.
 
     >>> drop_commit(f"hf://datasets/org/set@{'7' * 40}/a.tar"), drop_commit("hf://datasets/org/set@dev/a.tar")
     ('hf://datasets/org/set/a.tar', 'hf://datasets/org/set@dev/a.tar')
@@ -224,7 +224,7 @@ def _scheme_of(text: str) -> str:
 
 @cache
 def load_module(module: str) -> object:
-    """Import and return the module of `tartools.storage` with the name *module*: one from the table of schemes."""
+    """Import and return the module of `tartools.storage` with the name *module*, such as "local" or "objects.s3"."""
     name = f"tartools.storage.{module}"
     __import__(name)  # what import_module does, without importing importlib: 0.3 ms of each start
     return sys.modules[name]

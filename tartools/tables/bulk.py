@@ -24,13 +24,14 @@ MAX_TEXTS_COMPARED = 8  # distinct texts that are found by comparison; with more
 class Bulk:
     """Samples in columns, with the places of their payloads. f is the index of a field, n the index of a sample.
 
+    `len()` is the number of samples; `payloads(f)` gives the payloads of a field, `part` some of the samples.
     `keys`: of the samples. `urls`: of their shards. `fields`: names, in lower case.
     `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of
         joined samples they tell only the order of the fields.
     `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not asked for.
     `uniform`: True if all samples have all fields, in this order.
-    `columns[f][n]`: the payload, for the fields that were asked for; if `columns` is None, the payload is in `data`,
-        from `places[f, n]` on.
+    `columns[f][n]`: the payload, for the fields that were asked for; if `columns` is None, the payload is in `data`
+        (bytes, a memoryview or an array of uint8) from `places[f, n]` on.
 
     `offsets`, `sizes` and `places` are arrays of int64 with a row for each field.
     """
@@ -58,9 +59,10 @@ class Bulk:
         return replace(self, keys=self.keys[selection], urls=self.urls[selection], columns=columns, **arrays)
 
     def payloads(self, number: int) -> Iterable[bytes]:
-        """Return the payload of the field with index *number* for each sample; empty for an absent field.
+        """Return the payload of the field with index *number* for each sample, as bytes; empty for an absent field.
 
-        Payloads are copied one by one: if the caller drops each one, the next takes the same memory.
+        Payloads in `data` are copied one by one, when they are asked for: if the caller drops each one, the next takes
+        the same memory. A field that was not read gives empty payloads, or KeyError if payloads are in `columns`.
         """
         if self.columns is not None:
             return self.columns[number]
@@ -75,11 +77,12 @@ JoinParts = Callable[[Bulk], tuple[Bulk, Any] | None]  # `join_parts` of certain
 
 
 def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, Any] | None:
-    """Return *bulk*, the located parts of samples of a joined table, as the *count* samples that they make.
+    """Return (samples, indexes): *bulk*, parts of samples of a joined table, as the *count* samples that they make.
 
-    Also returns an array: the index of the part for each field and sample, 0 for an absent field. Part n belongs to the
-    sample with the index `samples[n]`, in the set with the index `sets[n]`: arrays of integers, *samples* ascending. In
-    the result, `places` are the offsets in the file or buffer of the part; `offsets` tell only the order of the fields.
+    *bulk*: from `locate_payloads`. Its part n belongs to the sample with the index `samples[n]`, in the set with the
+    index `sets[n]`: arrays of integers, *samples* ascending. The result: a `Bulk`, in which `places` are the offsets in
+    the file or buffer of the part, and `offsets` tell only the order of the fields; and an array of integers, a row for
+    each of its fields, a column for each sample: the index of the part that has the field, 0 for an absent field.
     None if the parts of a sample have several keys, or a field twice.
     """
     import numpy as np
@@ -108,9 +111,10 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, A
 def bulk_from_buffer(data: Any, sizes: Any, join: JoinParts | None = None) -> Bulk | None:
     """Return the samples in *data*, which they fill one after the other.
 
-    *data*: bytes or a memoryview. *sizes*: bytes of each sample, an array of int64. *join*: makes samples of them, if
-    they are parts of samples of a joined table: see `join_parts`. None if they have to be read by the full parser: for
-    an unusual header, a sample with several keys or a field twice, or wrong sizes.
+    *data*: bytes, a memoryview or an array of uint8, which the result holds. *sizes*: bytes of each sample, an array of
+    int64. *join*: makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None if they
+    have to be read by the full parser: for an unusual header, a sample with several keys or a field twice, or wrong
+    sizes.
     """
     import numpy as np
 
@@ -137,10 +141,11 @@ def bulk_from_files(
 ) -> Bulk | None:
     """Return the samples in bytes *begins* to *ends* of *files*, one of each: the n-th in the n-th file.
 
-    *begins*, *ends*: arrays of int64. Reads the headers, and the payloads of *fields*, None for all: into the buffer
-    `get_buffer(size)` if it is given, else into columns. *join*: makes samples of them, if they are parts of samples of
-    a joined table: see `join_parts`. None if they have to be read by the full parser: for an unusual header, a sample
-    with several keys or a field twice, or a file that ends too early. Raises: StorageError if a file has changed.
+    *begins*, *ends*: arrays of int64. Reads the headers, and the payloads of *fields*, names in lower case, None for
+    all: into the memoryview `get_buffer(size)` if it is given, else into `Bulk.columns`. *join*: makes samples of them,
+    if they are parts of samples of a joined table: see `join_parts`. None if they have to be read by the full parser:
+    for an unusual header, a sample with several keys or a field twice, or a file that ends too early.
+    Raises: StorageError if a file has changed.
     """
     import numpy as np
 
@@ -200,15 +205,16 @@ def _read_payloads(descriptors: Sequence[int], sizes: Sequence[int], starts: Seq
 
 
 def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: Any) -> Bulk | None:
-    """Return keys, offsets and sizes of many samples by their headers; None if the full parser has to read them.
+    """Return keys, offsets and sizes of many samples, by their headers, as a `Bulk`; None if they need the full parser.
 
     *begins*, *ends*: arrays of int64, the extent of each sample, of which there is at least one.
     `headers_at(numbers, at)` returns the headers of the samples with the indexes *numbers* at the offsets *at*, both
     arrays: uint8, a row of 512 bytes each; None if data is missing. The caller sets `data`, `places` and `columns` of
     the result.
 
-    Checks all headers: checksums, one key in each sample, no field twice, members that end where the sample does. None
-    does not mean damage: only the headers that most programs write, with short names, are parsed here.
+    Checks all headers: checksums, one key in each sample, no field twice (ignoring case), none that begins with "__",
+    members that end where the sample does. None does not mean damage: only the headers that most programs write, with
+    short names, are parsed here.
     """
     import numpy as np
 

@@ -22,7 +22,7 @@ RowNumbers = Any  # a range, or an array of int64
 
 
 class RowError(StorageError):
-    """The error for a row: its sample can't be read, or differs from it."""
+    """The error for a row of a table: its extent is invalid, or its sample can't be read, or differs from the row."""
 
 
 class ShardCatalog:
@@ -140,7 +140,8 @@ class ShardCatalog:
         """Return the extents of rows in set *number* of the shards.
 
         *column*: the Arrow column of each name. *rows*: row numbers, which the result has too. Raises: StorageError,
-        with the row, for an invalid value, such as null, or an end before the begin or behind the end of the shard.
+        with the row, for an invalid value: null, an end that is not after the begin or is behind the end of the shard,
+        or a member outside of its sample.
         """
         import numpy as np
 
@@ -171,7 +172,8 @@ class ShardCatalog:
         """Raise StorageError if a member is outside of the extent of its sample, or its place is not two numbers.
 
         *column*: Arrow array of `__members__`; *name*: of the column, for messages. *extents*: of the samples, with an
-        item for each row of the column.
+        item for each row of the column. Null passes, as do all members of a field whose type is not a pair of offset
+        and size.
         """
         import numpy as np
 
@@ -211,7 +213,7 @@ class ShardCatalog:
         """Return *column*, of begins or ends of samples, as an array of int64.
 
         *name* (of the column) and *rows* (row numbers) are for messages.
-        Raises: StorageError, with the row, for null or a value that is no offset.
+        Raises: StorageError, with the row, for null or a value that is no whole number of 64 bits; -1 passes.
         """
         pa = schema.import_arrow()
         if column.null_count:
@@ -283,7 +285,8 @@ class ShardCatalog:
     def failure(self, rows: Extents, index: int, cause: str | TarToolsError) -> RowError:
         """Return the error for the sample at *index* of *rows*, with row, shard, byte and advice.
 
-        *cause*: the message, or the error of reading the shard.
+        *cause*: the message, or the error of reading the shard. In a joined table shard and byte are those of the first
+        set: for another set, give the `Extents` in that set as *rows*.
         """
         number, begin, _ = rows.place(index)
         row = rows.first + index if rows.rows is None else rows.rows[index]
@@ -294,8 +297,9 @@ class ShardCatalog:
     def _advice(self, number: int, cause: str | TarToolsError) -> str:
         """Return advice about the error *cause* of the shard *number*, which begins with "; ".
 
-        "" if there is none: a new table would fail in the same way. *cause*: a message means that the sample differs
-        from its row.
+        Of a missing shard with a relative name: keep table and shards together. Of one that is missing or changed, or
+        if *cause* is a message, so that a sample differs from its row: make the table again. Else "", since a new table
+        would fail in the same way.
         """
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
             return f"; {MOVED_HINT}"

@@ -33,9 +33,9 @@ class ListedPlaces(NamedTuple):
     `fields`: names of all fields that the table lists; `offsets` and `sizes` have one column for each.
     `offsets`: bytes from the begin of the shard to the payload (int64); NO_OFFSET if the sample lacks the field, or has
         it twice.
-    `sizes`: bytes of the payload (int64).
-    `order`: indexes in `fields` of the fields that the sample has, in the order of the archive, then -1 to fill the
-        row.
+    `sizes`: bytes of the payload (int64); not to be used for a field that the sample lacks.
+    `order`: indexes in `fields` of the fields that the sample has once, in the order of the archive (of a joined table:
+        set by set), then -1 to fill the row.
     `described`: bool, one for each sample: True if these are all its members, so that it need not be read to know them.
     """
 
@@ -128,7 +128,8 @@ def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) 
 def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
     """Return (indexes of the fields, indexes of the samples that have them) for each combination of fields.
 
-    They come in order of appearance. *order*: `ListedPlaces.order`, with at least one row.
+    They come in order of appearance; the same fields in another order are another combination. *order*:
+    `ListedPlaces.order`, with at least one row.
     """
     import numpy as np
 
@@ -170,6 +171,7 @@ class DescribedKeys(Sequence[bytes]):
 class DescribedColumn(FieldColumn):
     """The field with index *number* of *places*, for the samples with indexes *rows* in *batch*.
 
+    *columns*: the values of the samples of *batch* in the table.
     Sizes, offsets and values come from the table; samples are read only if members or payloads are asked for.
     """
 
@@ -207,7 +209,7 @@ class DescribedColumn(FieldColumn):
         return self._places.offsets[self._rows, self._number].tolist()  # type: ignore[no-any-return]
 
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
-        """Return how often each value occurs, as text, from the table's column of the field; None if there is none.
+        """Return text -> count of each value in the table's column of the field; None if there is no such column.
 
         Values of payloads that are larger than *max_bytes*, and nulls, are not counted.
         """
@@ -220,8 +222,9 @@ class DescribedColumn(FieldColumn):
     def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
         """Return (width, height, format, None, fault) of each picture from the table; None if it lacks such columns.
 
-        An item is None if the table has neither size nor fault of the picture. The fault is None for a picture that is
-        not broken. Nothing is measured: *measure* is for the other kinds of columns.
+        The columns are "jpg.width", "jpg.height", "jpg.format" and "jpg.broken" for the field jpg. An item is None if
+        the table has neither size nor fault of the picture. The fault is None for a picture that is not broken; an
+        empty text in the table becomes "-". Nothing is measured: *measure* is for the other kinds of columns.
         """
         rows = self.facts(PICTURE_COLUMNS, measure)
         return rows and [
@@ -234,9 +237,10 @@ class DescribedColumn(FieldColumn):
     def facts(
         self, names: Sequence[str], measure: Callable[[Member], tuple[Any, ...]]
     ) -> Sequence[tuple[Any, ...] | None] | None:
-        """Return the facts *names* of each payload from the table; None if it lacks a column of them.
+        """Return a tuple of the facts *names* of each payload from the table; None if it lacks a column of them.
 
-        An item is None if all its facts are null. Nothing is measured: *measure* is for the other kinds of columns.
+        The column of "width" is "jpg.width" for the field jpg. An item is None if all its facts are null. Nothing is
+        measured: *measure* is for the other kinds of columns.
         """
         columns = [self._columns.values(f"{self.name}.{name}") for name in names]
         if any(values is None for values in columns):

@@ -35,7 +35,7 @@ class Extents:
     """The places of samples in shards, with an item for each row: numpy arrays of shard numbers, begins and ends.
 
     `numbers`: of the shards in a catalog (int32). `begins`, `ends`: bytes of the shard (int64).
-    `keys`: of the samples; None if they are unknown, or not to be compared.
+    `keys`: of the samples, as bytes; None if they are unknown, or not to be compared.
     `first`: number of the first row in the table; the others follow by one, unless `rows` has the row numbers.
     `others`: extents of the same rows in further sets of shards, without keys and row numbers; begin and end are 0
         where a sample has no part in that set.
@@ -118,7 +118,11 @@ class Extents:
         return np.concatenate(([0], self.sizes.cumsum()))
 
     def runs(self) -> Any:
-        """Return the indexes at which runs of adjacent rows in the first set of shards begin: an array, from 0 on."""
+        """Return the indexes of the rows at which runs of adjacent samples begin: an ascending array, from 0 on.
+
+        A run goes on as long as each sample begins where the one before it ends, in the same shard of the first set.
+        Without rows the array is [0].
+        """
         import numpy as np
 
         is_begin = (self.begins[1:] != self.ends[:-1]) | (self.numbers[1:] != self.numbers[:-1])
@@ -133,7 +137,7 @@ class Extents:
             low = high
 
     def part(self, low: int, high: int) -> Extents:
-        """Return the extents of rows *low* to *high* (exclusive)."""
+        """Return the extents of the rows with indexes *low* to *high* (exclusive); they keep their row numbers."""
         return Extents(
             self.first + low,
             self.numbers[low:high],
@@ -160,7 +164,7 @@ class Extents:
 
 
 def runs_of_equal(values: Any) -> Iterator[tuple[int, int]]:
-    """Yield (begin, end) of each run of equal *values*, an array; (0, 0) if it is empty."""
+    """Yield (begin, end) of each run of equal *values*, an array; (0, 0) if it is empty: 7 7 5 gives (0, 2), (2, 3)."""
     import numpy as np
 
     return pairwise([0, *(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)])
@@ -192,7 +196,8 @@ class SampleBytes(NamedTuple):
 def merge_parts(is_second: Any, sizes: Any, first: memoryview, second: memoryview) -> bytes:
     """Return the parts of two buffers joined in order: part n is the next `sizes[n]` bytes of one of them.
 
-    `is_second[n]`: True if that is *second*, else it is *first*. Both are arrays: of integers, and of bool.
+    *is_second*: an array of bool, True for a part from *second*, False for one from *first*. *sizes*: an array of
+    integers.
     """
     positions = [0, 0]
     pieces = []
@@ -230,7 +235,7 @@ def whole_numbers(column: Any) -> tuple[Any, Any]:
 
 
 def numbers_and_mask(column: Any) -> tuple[Any, Any]:
-    """Return *column*, an Arrow array of integers, as an array, and a mask: True if not null.
+    """Return *column*, an Arrow array of integers, as a numpy array of the same type, and a mask: True if not null.
 
     A null is any number in the array. The mask is the scalar True if there are no nulls. `to_numpy` and `fill_null` of
     pyarrow import pandas where it is installed, which takes 0.2 s.

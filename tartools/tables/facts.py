@@ -36,8 +36,8 @@ MAX_INTEGER_CHARS = 20  # characters of a whole number of 64 bits, at most
 class TableFacts(NamedTuple):
     """The facts about samples that a table stores in columns; `facts_of` finds them in a batch of samples.
 
-    `columns`: values of fields.
-    `hashed`: fields of whose payloads a digest is made.
+    `columns`: values of fields, by `find_value`.
+    `hashed`: fields whose payloads get a digest, 16 bytes of BLAKE2b.
     `likened`: fields of pictures, for a picture hash, colours, width and height.
     `measured`: "all" for facts of all pictures, sounds and videos; "pictures" for width, height, format, mode and fault
         of pictures; "" for none.
@@ -71,16 +71,17 @@ class TableFacts(NamedTuple):
         """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
 
         Columns of `measured` are left out if the sample lacks the field, or has it twice. Payloads that are ranges of
-        files are read only if they are needed, and large ones in parts, except values and decoded pictures. Raises:
-        SampleError for a field that occurs twice, or is not UTF-8 or JSON as it should be.
+        files are read only if they are needed, and large ones in parts, except values and decoded pictures.
+        Raises: SampleError if a field of another column occurs twice, or that of a value is not UTF-8, or is not JSON
+        but should be.
         """
         return map(self._facts_of_sample, batch)
 
     def _facts_of_sample(self, sample: Sample) -> dict[Fact, object]:
         """Return the facts of *sample*: (name, type) of a column -> value, None for a value that it lacks.
 
-        Facts of `measured` are only there for fields that the sample has once. Raises: SampleError for a field that
-        occurs twice, or is not UTF-8 or JSON as it should be.
+        Facts of `measured` are only there for fields that the sample has once. Raises: SampleError if a field of any
+        other column occurs twice, or that of a value is not UTF-8, or is not JSON but should be.
         """
         facts: dict[Fact, object] = {}
         for column in self.columns:
@@ -116,9 +117,9 @@ class TableFacts(NamedTuple):
 
 
 def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Iterable[str] = ()) -> TableFacts:
-    """Return the facts of options: *specs* have words for columns, *hashed* and *likened* names of fields.
+    """Return the facts of options: *specs* have words for `parse_column`, *hashed* and *likened* names of fields.
 
-    Each is a text of words with blanks between. `measured` and `decoded` of the result are not set.
+    Each option is a text of words with blanks between: "cls w=json:width". `measured` and `decoded` are not set.
     Raises: UsageError for a word that is no column, and if two columns would have one name, or one that of a column
     that tables have in any case (ROW_COLUMNS).
     """
@@ -136,7 +137,10 @@ def _words(options: Iterable[str]) -> Iterable[str]:
 
 
 def _likeness_facts(field: str) -> list[Fact]:
-    """Return (name, type) of the four columns for a likened *field*: picture hash, colours, width, height."""
+    """Return (name, type) of the four columns for a likened *field*: picture hash, colours, width, height.
+
+    The names for jpg are "jpg.dhash", "jpg.colours", "jpg.width" and "jpg.height".
+    """
     sides = (f"{field}.width", "int64"), (f"{field}.height", "int64")
     return [(f"{field}.dhash", "uint64"), (f"{field}.colours", "colours"), *sides]
 
@@ -145,6 +149,7 @@ def _likeness_facts(field: str) -> list[Fact]:
 def fact_columns(name: str, measured: str) -> list[Fact]:
     """Return (column, type) of the columns of facts about payloads of the field *name*; [] if its kind has none.
 
+    A column is the field, a dot and the fact: ("jpg.width", "int64"). Pictures, sounds and videos have facts.
     *measured*: "all"; or "pictures" for width, height, format, mode and fault of pictures only.
     """
     kind = measured_kind(name)
@@ -158,8 +163,8 @@ def fact_columns(name: str, measured: str) -> list[Fact]:
 def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
     """Return the facts of *member*, of the field *name*, whose kind must have facts: a picture, sound or video.
 
-    *decode*: decode it, so that a broken one is found; else only its header is read. Raises: TarToolsError if it can't
-    be read.
+    They are in the order of `fact_columns(name, "all")`; one says why a broken payload is broken. *decode*: decode it,
+    so that a broken one is found; else only its header is read. Raises: TarToolsError if the bytes can't be read.
     """
     kind = measured_kind(name)
     assert kind is not None
@@ -168,7 +173,9 @@ def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
 
 
 def typed_value(text: object) -> object:
-    """Return *text* as an int or float if it is the plain form of one below 2**63; any other value unchanged.
+    """Return *text* as an int or float if it has the form of a number in JSON; any other value unchanged.
+
+    It is a float if it has a point or an exponent. Numbers from 2**63 on, and up to -2**63, are unchanged.
 
     >>> [typed_value(text) for text in ("7", "0.50", "007", "seven")], typed_value("9" * 5000) == "9" * 5000
     ([7, 0.5, '007', 'seven'], True)

@@ -146,7 +146,7 @@ class IndexPlaces(NamedTuple):
         self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
 
     def name_of(self, url: str) -> str:
-        """Return the name of the shard *url* in an index: relative to the folder, where both can be moved together."""
+        """Return the name of the shard *url* in an index: relative to the folder if both can be moved together."""
         return schema.relative_name(url, schema.folder_of(self.folder))
 
 
@@ -405,7 +405,7 @@ def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_energon_names(places: IndexPlaces) -> None:
-    """Raise UsageError for a shard of *places* that Energon can't find in the folder."""
+    """Raise UsageError for a shard outside of the folder of *places*, not .tar, or with braces, a backslash or $."""
     for url in places.beside:
         name = places.name_of(Url(url).name)
         if name.startswith(("../", "/")) or "://" in name:

@@ -36,7 +36,7 @@ Stored = tuple[int, int]  # begin and end of a record batch in the temporary fil
 
 
 class TablePart:
-    """The rows of the table *url*, as a part of `RowInputs`.
+    """The rows of the table *url*, as a part of `RowInputs`; `batches` reads them, each time from the first one on.
 
     `rows`: their number. `schema`: their unified schema. *catalog*: gives numbers to their shards.
     """
@@ -135,7 +135,7 @@ def _select_columns(full_schema: Any, columns: Sequence[str] | None) -> Any:
 
 
 def _shard_begins(part: RowStream) -> list[int]:
-    """Return the indexes of the rows of *part* that list the first sample of a shard."""
+    """Return the indexes of the rows of *part* that list the first sample of a shard: their `__index__` is 0."""
     import numpy as np
 
     begins: list[int] = []
@@ -192,6 +192,7 @@ def plain_type(kind: Any) -> Any:
 def join_schemas(schemas: Sequence[Any]) -> Any:
     """Return one schema for rows of unified *schemas*: all their columns, in types that hold the values of all.
 
+    The type of a column is `schema.join_types` of its types: text for a column of numbers in one and text in another.
     The columns of places and keys come first, then those of values, in order of appearance. Columns of members list up
     to 1,000 fields (MAX_FIELDS_LISTED).
     """
@@ -290,7 +291,8 @@ def _convert_column(rows: Any, field: Any, first: int, url: str) -> Any:
 def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
     """Return the extents of the samples in *rows*, a unified record batch (see the top of this module).
 
-    *first*: number of its first row. *numbers*: numbers of all rows if they are not adjacent; else None.
+    *first*: number of its first row. *numbers*: an array of the numbers of all rows if they are not adjacent; else
+    None. Without a column of keys, or if a key is null, `Extents.keys` is None.
     """
     import numpy as np
 
@@ -308,7 +310,10 @@ def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
 
 
 def table_schema(rows: Any) -> Any:
-    """Return the schema to write for rows of the unified schema *rows*: shards by name and version, not by number."""
+    """Return the schema to write for rows of the unified schema *rows*: shards by name and version, not by number.
+
+    Both are columns of dictionary<int32, string>, the version after the name.
+    """
     pa = schema.import_arrow()
     name = pa.dictionary(pa.int32(), pa.string())
     shards = {schema.name_in_set(schema.SHARD_COLUMN, number): number for number in schema.sets_in(rows.names)}
@@ -361,8 +366,8 @@ def rows_in_order(
 
     *positions*: row numbers, in any order; all are read before this returns. The batches have all columns, or
     *columns*, and then `ROW_COLUMN`: the position.
-    Holds: 8 bytes a position, and 65,536 rows (MIN_SORTED_ROWS), or 1/256 of all rows if that is more; the rows are in
-    a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for more than 2**32 rows.
+    Holds: 8 bytes a position, and 65,536 rows (MIN_SORTED_ROWS), or 1/256 of the positions if that is more; the rows
+    are in a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for more than 2**32 rows.
     """
     places = places_by_row(positions)
     return _rows_in_places(inputs, places, tmpdir, columns) if len(places) else iter(())

@@ -73,9 +73,9 @@ class TableColumns:
     def members(self) -> tuple[list[str], Any, Any] | None:
         """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
 
-        An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown. In a
-        joined table it is a byte of the shard that has the field. None if the table does not list fields. Raises:
-        StorageError if an offset or size is not a whole number.
+        An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown; the size
+        is then 0. In a joined table it is a byte of the shard that has the field. None if the table does not list
+        fields. Raises: StorageError if an offset or size is not a whole number.
         """
         members_by_set = [self.members_in_set(number) for number in schema.sets_in(self.names)]
         return (
@@ -119,7 +119,10 @@ class TableColumns:
         return self._catalog.extents(self._rows, self.first)
 
     def part(self, low: int, high: int) -> TableColumns:
-        """Return the columns of rows *low* to *high* (exclusive). Raises: StorageError if the extents are invalid."""
+        """Return the columns of the rows with indexes *low* to *high* (exclusive) in *rows*.
+
+        Raises: StorageError if the extents of any of *rows* are invalid.
+        """
         part = TableColumns(self._rows.slice(low, high - low), self.first + low, self._catalog, self._table)
         part._values_by_name = {name: values[low:high] for name, values in self._values_by_name.items()}
         part.extents = self.extents.part(low, high)
@@ -146,10 +149,10 @@ class TableColumns:
 
 
 class ListedBatch(Batch):
-    """Samples with their values in *columns*, the rows that list them; samples are read only when they are asked for.
+    """Samples that rows of a table list; *columns*: the values of these rows. Samples are read only when asked for.
 
-    `read(extents)` yields the samples of some rows, in batches. *places*: the members of all samples, if the table
-    lists each one; if None, the samples are read to know their fields.
+    `read(extents)`: yields, in batches, the samples at *extents*, those of some of the rows. *places*: the members of
+    all samples, if the table lists each one; None: the samples are read to know their fields.
     """
 
     __slots__ = ("_places", "_read", "columns")
@@ -177,7 +180,7 @@ class ListedBatch(Batch):
 
     @property
     def shards(self) -> Sequence[str]:
-        """The URL of the shard of each sample."""
+        """The URL of the shard of each sample; in a joined table that of the first set."""
         urls, numbers = self.columns.shards()
         return list(map(urls.__getitem__, numbers.tolist()))
 
@@ -254,7 +257,7 @@ class ListedBatch(Batch):
                 yield from self.batches(low, high)
 
     def member_lists(self, first: int) -> Iterator[tuple[bytes, str, Sequence[Member]]]:
-        """Yield (key, shard, members) of each sample from number *first* on; the samples are read."""
+        """Yield (key, shard URL, members) of each sample from number *first* on; the samples are read."""
         samples = (sample for batch in self.batches(first) for sample in batch)
         return ((sample.raw_key, sample.shard, sample.members) for sample in samples)
 
@@ -320,7 +323,10 @@ def merge_columns(members_by_set: Sequence[tuple[list[str], Any, Any]]) -> tuple
 
 
 def column_names(columns: Iterable[Column]) -> list[str]:
-    """Return the names of the table columns that may have the values of *columns*, each once."""
+    """Return the names of the table columns that may have the values of *columns*, each once.
+
+    For the column `a;b:x` these are `a;b:x`, `a:x` and `b:x`.
+    """
     names = [
         _name_of_choice(column, choice) for column in columns for choice in (";".join(column.choices), *column.choices)
     ]
@@ -385,6 +391,9 @@ def _first_value(values: Iterable[object], nothing: object) -> object:
 
 def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes: range) -> list[Answer]:
     """Return the answers for *column*, one for each of its choices of fields: the first one with a value counts.
+
+    There is only one if the table has a column of all choices together (`a;b`), and none behind a choice such as
+    `__key__`, which every sample has.
 
     An answer is a list with a value for each sample, from the table, or a function (sample, index) -> value, which
     reads the sample. Values are text, or None; if *typed*, they have their JSON types, and an absent value is

@@ -38,8 +38,9 @@ class LocalShards:
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
         """Yield the bytes of the samples of *rows*, in order, in parts.
 
-        Runs of small samples come in memory, large samples and runs as streams of the file. Samples with parts in
-        several sets come in memory: they are up to 1 MiB.
+        Samples side by side in a shard that have up to 256 KiB together (MAX_RUN_BYTES) come in memory, larger ones as
+        streams of the file; with *ranges* also a sample above 64 KiB that lies alone. Samples with parts in several
+        sets come in memory.
         Raises: RowError if a shard can't be opened, has another version than in the table, or is truncated;
         StorageError if it changes meanwhile.
         """
@@ -88,10 +89,11 @@ class LocalShards:
             yield SampleBytes.in_memory(part, data)
 
     def read_all(self, rows: Extents, buffer: memoryview | None) -> bytes | memoryview | None:
-        """Return the bytes of the samples of *rows*, joined in order; None if a shard is truncated.
+        """Return the bytes of the samples of *rows*, at least one, joined in order; None if a shard is truncated.
 
-        *buffer*: where to read them, as large as all the samples; None: new memory. Raises: RowError if a shard can't
-        be opened, or has another version than in the table; StorageError if one changes meanwhile.
+        *buffer*: where to read them, as large as all the samples or larger: the result is the part of it that they
+        fill; None: new bytes. Raises: RowError if a shard can't be opened, or has another version than in the table;
+        StorageError if one changes meanwhile.
         """
         import numpy as np
 

@@ -28,7 +28,7 @@ class RowLocations:
     *extents*: of the samples, whose shards have numbers in *catalog*. *first*: number of the first row in the table.
     *key_checksums*: from `extents.key_checksums`, compared with the keys of samples read; UNKNOWN_KEY equals any.
     *fields_by_set*: the fields of each set of shards, in lower case; None for one whose fields are unknown.
-    Shards are opened when they are needed. Threads and forks may use it.
+    `samples` and `bulk` read samples. Shards are opened when they are needed. Threads and forks may use it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class RowLocations:
     def samples(
         self, at: Any, rows: Any, keys: list[bytes] | None, fields: Collection[str] | None = None
     ) -> list[Sample]:
-        """Return the samples at the indexes *at* of these locations, read from their shards.
+        """Return the samples at the indexes *at* of these locations, in that order, read from their shards.
 
         *at*: array of indexes. *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared;
         None: unknown. *fields*: names in lower case; nothing is read from sets of shards that have none of these.
@@ -143,7 +143,10 @@ class RowLocations:
         return bulk
 
     def digest(self) -> str:
-        """Return a fingerprint of the rows in their order: shards, versions, extents and checksums of keys."""
+        """Return a fingerprint of the rows in their order, 32 hex digits: shards, versions, extents, checksums of keys.
+
+        Names of shards count relative to the table, so that it stays the same if both are moved together.
+        """
         from hashlib import blake2b
 
         import numpy as np

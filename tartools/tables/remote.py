@@ -135,9 +135,9 @@ class RemoteShards:
     def read_all(self, rows: Extents, buffer: memoryview | None) -> Any:
         """Return the bytes of the samples of *rows*, joined in order; None above 128 MiB, less with several sources.
 
-        *buffer*: where to receive them, as large as all the samples; None: new memory. Threads fill it; they have ended
-        when this returns or raises. Raises: RowError if a shard can't be read, or has another version than in the
-        table.
+        *buffer*: where to receive them, as large as all the samples; it is returned. None: a new array of uint8 is.
+        Threads fill it; they have ended when this returns or raises. Raises: RowError if a shard can't be read, or has
+        another version than in the table.
         """
         if rows.size > MAX_BUFFER_WINDOWS * self._window:
             return None

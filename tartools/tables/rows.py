@@ -171,7 +171,7 @@ def _no_extent_error(sample: Sample) -> SampleError:
 class RowSpool:
     """The rows of shards in a temporary file: `add` blocks of them, then read `batches`.
 
-    *facts*: columns that the table has in any case, before those that blocks bring.
+    *facts*: (name, type) of columns that the table has in any case, before those that blocks bring.
     *versions*: of the shards, by URL; they get numbers in *catalog*, in this order. *tmpdir*: folder of the file.
     `rows`: the number of rows so far. `counts`: that of each shard, by URL.
     Holds: one block; disk: about 60 bytes a sample.

@@ -89,7 +89,10 @@ def _missing_error() -> StorageError:
 
 @contextmanager
 def value_errors(message: str, url: str) -> Iterator[None]:
-    """Turn errors of Arrow about values, in the body of `with`, into a StorageError with *message* and *url*."""
+    """Turn errors of Arrow about values, in the body of `with`, into a StorageError with *message* and *url*.
+
+    These are ArrowException, ValueError and OverflowError; a lack of memory is raised as it is.
+    """
     try:
         yield
     except (import_arrow().ArrowException, ValueError, OverflowError) as error:
@@ -237,7 +240,11 @@ def fields_of(unified_schema: Any) -> list[str]:
 
 
 def listed_fields(table_schema: Any, number: int) -> list[str] | None:
-    """Return the fields that samples may have in set *number* of a table with *table_schema*; None if unknown."""
+    """Return the fields that samples may have in set *number* of a table with *table_schema*; None if unknown.
+
+    They are unknown without a column of members of the right type, if it lists 1,000 (MAX_FIELDS_LISTED), since there
+    may be more, and if a name has U+FFFD, which stands for bytes that are not UTF-8.
+    """
     column = name_in_set(MEMBERS_COLUMN, number)
     if column not in table_schema.names:
         return None
@@ -254,7 +261,7 @@ def listed_fields(table_schema: Any, number: int) -> list[str] | None:
 def named_type(name: str) -> Any:
     """Return the Arrow type that *name* stands for in a `rows.Fact`: an alias of Arrow, "digest" or "colours".
 
-    "digest" and "colours" are bytes of a fixed size.
+    "digest" is 16 bytes, "colours" 48. *name* is not "", by which the values decide the type.
     """
     pa = import_arrow()
     sizes = {"digest": 16, "colours": 48}
@@ -262,7 +269,7 @@ def named_type(name: str) -> Any:
 
 
 class _MixedError(Exception):
-    """Values of several types, which only a column of text can hold."""
+    """Raised for values that only a column of text can hold: of several types, too large, or nested too deep."""
 
 
 def json_type(values: Sequence[Any]) -> Any:
@@ -315,15 +322,16 @@ def _type_of_one_kind(values: Sequence[Any], python_type: type, depth: int) -> A
 
 
 def _is_encodable(name: str) -> bool:
-    """True if *name*, from JSON, can be encoded as UTF-8: it may contain half of a surrogate pair."""
+    """True if *name*, from JSON, can be encoded as UTF-8; False if it contains half of a surrogate pair."""
     return name.isascii() or name == name.encode("utf-8", "replace").decode()
 
 
 def join_types(first: Any, second: Any) -> Any:
     """Return an Arrow type for the values of both types: the same, a number, lists or objects of these, or text.
 
-    *first*, *second*: Arrow types. `pyarrow.unify_schemas` agrees for the types of `json_type`. For others its result
-    can't hold all values: int64 for uint64 and int64.
+    *first*, *second*: Arrow types; null and another type give the other. Two integers give int64 if both are signed,
+    else float64, as do other numbers. `pyarrow.unify_schemas` agrees for the types of `json_type`. For others its
+    result can't hold all values: int64 for uint64 and int64.
     """
     try:
         return _join_types(first, second)
@@ -355,7 +363,10 @@ def _join_types(first: Any, second: Any) -> Any:
 
 
 def stored_type(kind: Any) -> Any:
-    """Return the type in Parquet for *kind*: text for null, and for types with an empty object, which Parquet lacks."""
+    """Return the type in Parquet for *kind*: text for null, and for types with an empty object, which Parquet lacks.
+
+    A null type inside of a list or object becomes text there; an empty object at any depth makes the whole type text.
+    """
     try:
         return _stored_or_raise(kind)
     except _MixedError:
@@ -408,8 +419,9 @@ def _convert_value(value: Any, type_: Any) -> Any:
 def plain_values(column: Any) -> Sequence[Any]:
     """Return the values of *column*, an Arrow array, as str, int, float, bool, list or dict; None for null.
 
-    Bytes are written in hex. A single-precision number is the one with the fewest digits. Anything else (dates,
-    decimals) is the text that Arrow makes of it.
+    Bytes are written in hex. A column of single-precision numbers has those with the fewest digits (not inside lists or
+    objects). Anything else is text: timestamps, and types in ns, as Arrow writes them; other dates, times, durations
+    and decimals as `str` of the Python value ("1 day, 0:00:00"), or as Arrow writes them if Python can't hold one.
 
     Raises: UnicodeDecodeError for strings that are not UTF-8.
     """

@@ -26,7 +26,7 @@ class ParquetSource:
     `file`: the open file.
     `parquet`: its `ParquetFile`, of pyarrow.
     `names`: of the columns.
-    `rows`: how many it has.
+    `rows`: number of rows.
     """
 
     def __init__(self, url: str, file: io.BufferedReader, parquet: Any, noun: str) -> None:
@@ -40,7 +40,8 @@ class ParquetSource:
     def check_names(self) -> None:
         """Raise TarFormatError if names of columns differ from the copy of the schema that Arrow writes.
 
-        Names have no checksum: a file with a changed name is valid.
+        Names of the fields of structs are compared, too. Names have no checksum: a file with a changed name is valid. A
+        file without that copy passes.
         """
         with _arrow_errors(self.url, self._noun):
             encoded = (self.parquet.metadata.metadata or {}).get(b"ARROW:schema")

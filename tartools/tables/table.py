@@ -122,7 +122,7 @@ class Table:
     def find(self, key: str) -> Sample:
         """Return the first sample with *key*. Reads keys up to it; after `take`, all keys.
 
-        Raises: KeyError if no row has this key.
+        Raises: KeyError if no row has this key; StorageError, after `take` KeyError, if the table has no keys.
         """
         raw, first, example = key.encode("utf-8", "surrogateescape"), 0, b""
         columns = (
@@ -171,12 +171,14 @@ class Table:
     def bulk(
         self, rows: Any, get_buffer: GetBuffer | None = None, fields: Collection[str] | None = None
     ) -> Bulk | None:
-        """Return the samples of *rows* as a `Bulk`: for callers that read many at a time.
+        """Return the samples of *rows*, an index for many rows as in `table[rows]`, as a `Bulk`: faster for many rows.
 
-        Payloads are in one buffer, `get_buffer(size)` if given, or in columns. Of large samples only *fields*, in
-        lower case, are read; None: those of `with_fields`. None without rows, and if the samples can't be read like
-        this, for an unusual header, or because one differs from its row: then `table[rows]` returns the samples, or
-        raises the error. Raises: the errors of `table[rows]`.
+        Large samples are local ones of 16 KiB or more on average, in up to 64 shards. *get_buffer*: `get_buffer(size)`
+        returns a memoryview of *size* bytes, into which the payloads of large samples, or all others whole, are read;
+        None: `Bulk.columns` for large samples, else one new buffer. *fields*: of large samples only these are read,
+        names in lower case; None: those of `with_fields`. Returns None without rows, and if the samples can't be read
+        like this: for an unusual header, in local and remote shards at once, above 128 MiB from servers, or if one
+        differs from its row; then `table[rows]` returns them, or raises the error. Raises: the errors of `table[rows]`.
         """
         numbers = self._numbers(rows)
         if not len(numbers):
@@ -237,6 +239,7 @@ class Table:
         """Return (URL of the shard, its version or None, begin, end) of each part of the sample of *row*.
 
         One part, unless the table is joined; then of those sets of shards that have it and that `with_fields` reads.
+        *row*: a negative one counts from the end. Raises: IndexError for a row that does not exist.
         """
         locations = self._all()
         extents = locations.choose([self._check_row(row)], [row], None, self._fields).parts
@@ -245,7 +248,7 @@ class Table:
         return [(catalog.urls[number], catalog.versions[number], begin, end) for number, begin, end in places]
 
     def shards(self) -> list[str]:
-        """Return the URLs of the shards, by their numbers."""
+        """Return the URLs of the shards, by their numbers; after `take`, also of shards without a row in this table."""
         return list(self._all().catalog.urls)
 
     def versions(self) -> list[str | None]:
@@ -255,7 +258,7 @@ class Table:
     def digest(self) -> str:
         """Return a fingerprint of the rows in their order, with their shards and versions.
 
-        It stays the same if a data set is moved with its table. Reads the extents of all rows.
+        32 hex digits. It stays the same if a data set is moved with its table. Reads the extents of all rows.
         """
         if not self._digest:
             self._digest = self._all().digest()
@@ -273,7 +276,8 @@ class Table:
     def column(self, name: str, nulls: bool = False) -> np.ndarray[Any, Any]:
         """Return the values of the column *name*, in the order of the rows.
 
-        Numbers with nulls become floats with NaN; with *nulls*, an array of objects, with None for each null.
+        Numbers with nulls become floats with NaN; with *nulls*, an array of objects, with None for each null. Text is
+        an array of objects, str or None, in any case.
         Raises: KeyError if there is no such column.
         """
         column = self._read([name]).column(0)
@@ -351,7 +355,11 @@ class Table:
         return rows if self._rows is None else rows.take(self._rows)
 
     def take(self, rows: slice | Iterable[int] | np.ndarray[Any, Any]) -> Table:
-        """Return the table of these *rows*, in the given order; a row may be repeated."""
+        """Return the table of these *rows*, in the given order; a row may be repeated.
+
+        *rows*: a slice, or whole numbers, negative ones from the end. Raises: TypeError for other indexes; IndexError
+        for a row that does not exist.
+        """
         numbers = self._numbers(rows)
         rows = numbers if self._rows is None else self._rows[numbers]
         url, arrow_table, _, version, total, fields = self._pickle_arguments

@@ -35,7 +35,7 @@ class RowBatch:
         return len(self.rows)
 
     def size(self, first: int, last: int) -> int:
-        """Return the bytes that samples *first* to *last* (exclusive) take in an archive."""
+        """Return the bytes that samples *first* to *last* (exclusive, more than *first*) take in an archive."""
         return int(self._ends[last - 1]) - (int(self._ends[first - 1]) if first else 0)
 
     @property
@@ -51,7 +51,7 @@ class RowBatch:
     def split(
         self, labels: Sequence[Label], skipped: Label | None = None
     ) -> Iterator[tuple[Label, RowBatch, int, int]]:
-        """Yield (label, batch, 0, number of its rows), one new batch for each label.
+        """Yield (label, batch, 0, number of its rows), one batch for each label, in order of appearance.
 
         *labels*: one for each row; rows with one label need not be adjacent. *skipped*: label of rows to leave out.
         """
@@ -103,7 +103,10 @@ class SinkFile:
 
 
 class TableContent(Protocol):
-    """The facts about all rows that a `TableWriter` needs before the first row: schema and shards."""
+    """The facts about all rows that a `TableWriter` needs before the first row, such as `RowInputs` has them.
+
+    `schema`: the unified schema of the rows. `catalog`: the shards that they name, by number.
+    """
 
     schema: Any  # unified
     catalog: ShardCatalog  # of the shards that the rows name

@@ -59,7 +59,7 @@ def _make_factory(module: str, name: str, **options: Any) -> Callable[[], Any]:
 
 
 def _make_gzip_reader() -> Decompressor:
-    """Return a decompressor of isal for gzip."""
+    """Return a new decompressor for one gzip stream, by isal, with the methods of `bz2.BZ2Decompressor`."""
     from isal import igzip_lib
 
     return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
@@ -94,7 +94,7 @@ def _import_zstd() -> Any:
 
 
 def _make_zstd_writer() -> Compressor:
-    """Return a compressor for zstd, of level 1 and with a checksum."""
+    """Return a new compressor for zstd, of level 1 and with a checksum, with the methods of `bz2.BZ2Compressor`."""
     # with a checksum, as zstd(1), to detect damage; level 1 is twice as fast as 3, and no larger than gzip -6
     parameter = _import_zstd().CompressionParameter
     return _import_zstd().ZstdCompressor(options={parameter.checksum_flag: 1, parameter.compression_level: 1})
@@ -169,9 +169,9 @@ def codec_of(head: bytes) -> Codec | None:
 
 
 def split_suffix(name: str) -> tuple[str, str]:
-    """Return (*name* without its suffix as a shard, that suffix as written); the suffixes are .tar, .tgz, .tar.zst ...
+    """Return (*name* without its suffix as a shard, that suffix as written); the suffix is "" for any other name.
 
-    The suffix is "" for any other name.
+    The suffixes, in upper or lower case: .tar, .tgz, .tar.gz, .tar.bz2, .tar.xz, .tar.zst, .tar.lz4.
 
     >>> split_suffix("a/train.tar.zst"), split_suffix("b")
     (('a/train', '.tar.zst'), ('b', ''))
@@ -185,6 +185,7 @@ def split_suffix(name: str) -> tuple[str, str]:
 def split_packed(name: str) -> tuple[str, Codec | None]:
     """Return (*name* without the suffix of a codec such as ".gz", that codec), or (*name*, None) without such a suffix.
 
+    The suffixes, in upper or lower case: .gz, .bz2, .xz, .zst, .lz4.
     *name*: of a file that is no archive; for archives there is `split_suffix`.
 
     >>> split_packed("a.tsv"), split_packed("a.tsv.GZ")[0]
@@ -202,7 +203,8 @@ def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
 
     The first bytes are read now, and kept in `stored.head`; the position of an open file stays.
     Raises, while the stream is read: TruncatedError and TarFormatError, with *url* and the byte offset in the
-    compressed data. Raises, now or then: StorageError if *stored* can't be read, or there is too little memory.
+    compressed data. Raises, now or then: StorageError if *stored* can't be read, if there is too little memory, or if
+    zstd data needs a window above 128 MiB.
     """
     stream: Stream = stored
     if stored.file is not None:
@@ -217,8 +219,8 @@ def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
 def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
     """Return *data*, one or more compressed streams of *codec*, decompressed.
 
-    Raises: TarFormatError if *data* is damaged, truncated or not of this codec, or gives more than *max_bytes* bytes;
-    StorageError if there is too little memory.
+    Raises: TarFormatError if *data* is empty, damaged, truncated or not of this codec, or gives more than *max_bytes*
+    bytes; StorageError if there is too little memory, or zstd data needs a window above 128 MiB.
     """
     if not data.startswith(codec.magic):
         raise TarFormatError(f"it does not begin as {codec.name} data")
@@ -232,7 +234,10 @@ def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
 
 
 def head_of(file: io.FileIO, start: int = 0) -> bytes:
-    """Return the first bytes of *file* from offset *start* on, enough for `codec_of`. The position does not change."""
+    """Return the first 10 bytes of *file* from offset *start* on, enough for `codec_of`; fewer if it ends before.
+
+    The position of *file* does not change.
+    """
     return os.pread(file.fileno(), MAX_COMPRESSION_MAGIC_BYTES, start)
 
 
@@ -295,6 +300,7 @@ class PrependedStream(Stream):
 class DecompressedStream(Stream):
     """The decompressed bytes of *stream*, which has one or more compressed streams of *codec*, one after the other.
 
+    The caller has found the magic number of *codec* at the begin of *stream*.
     *url*: the name for messages. When damage is found, all bytes before it are returned first, however small the
     reader's buffer is.
     """
@@ -314,7 +320,8 @@ class DecompressedStream(Stream):
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
-        Raises: TruncatedError, TarFormatError for damage, StorageError for too little memory.
+        Raises: TruncatedError; TarFormatError for damage; StorageError for too little memory, or a zstd window above
+        128 MiB.
         """
         output = self._output or self._decompress()
         count = min(len(view), len(output))
@@ -325,7 +332,8 @@ class DecompressedStream(Stream):
     def _decompress(self) -> memoryview:
         """Return the next decompressed bytes, at most 128 KiB; empty at the end.
 
-        Raises: TruncatedError; TarFormatError for damage; StorageError for too little memory.
+        Raises: TruncatedError; TarFormatError for damage; StorageError for too little memory, or a zstd window above
+        128 MiB.
         """
         while self._decompressor is not None:
             decompressor = self._decompressor
@@ -413,7 +421,7 @@ class DecompressedStream(Stream):
 class CompressedSink:
     """A sink that compresses its data by *compressor* and writes them to *sink*.
 
-    The data are complete after `finish`.
+    Call `write` any number of times, then `finish` once: only then are the data complete. *sink* is not closed.
     """
 
     def __init__(self, sink: Sink, compressor: Compressor) -> None:

@@ -53,7 +53,9 @@ _TEXT_BYTES = bytes({*range(32, 127), *b"\t\n\r\f", *range(128, 256)})
 
 
 def describe_format(head: bytes) -> tuple[str, str]:
-    r"""Return (format, advice) of a file that begins with *head*: the format has an article; both are "" if unknown.
+    r"""Return (format, advice) of a file that begins with *head*; both are "" if it is unknown; the advice may be "".
+
+    The format is a noun phrase, "a zip archive" or "gzip data"; the advice says how to read or convert the file, FILE.
 
     >>> describe_format(b"\x1f\x9d\x90")
     ('data of compress (.Z)', "'pipe:gzip -dc FILE' reads it")
@@ -70,6 +72,8 @@ def describe_format(head: bytes) -> tuple[str, str]:
 
 def not_tar_message(head: bytes) -> str:
     r"""Return the message for an input that is no tar archive; *head* is its first block, or all of a smaller one.
+
+    If the format is unknown and *head* is no text: "this is not a tar archive", and for a smaller input its size.
 
     >>> not_tar_message(b"PK\x03\x04")
     'this is not a tar archive but a zip archive (tarcreate --zip FILE makes a tar archive of it)'
@@ -96,7 +100,7 @@ def _is_utf_8(head: bytes) -> bool:
 def is_cut_header(head: bytes) -> bool:
     r"""True if *head*, fewer bytes than a block, may be the begin of a tar header: a name, zeros, and a mode.
 
-    A name alone is text.
+    The mode may be missing or cut. A zero must follow the name, unless it fills its 100 bytes: a name alone is text.
 
     >>> is_cut_header(b"a.jpg" + bytes(95) + b"0000644"), is_cut_header(b"hello world"), is_cut_header(b"a\1\0\1")
     (True, False, False)

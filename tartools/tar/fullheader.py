@@ -33,6 +33,7 @@ class BadChecksumError(TarFormatError):
 class ExtendedHeaders:
     """The extended headers before one member, parsed so far. They take `size` bytes of the archive.
 
+    Begin with the global records *governing*; `add` adds one header after the other.
     `records`: the member's own pax records. `governing`: the global records in force. `path`: a GNU long name, or b"".
     `gnu`: all GNU extended headers, as bytes. `has_global_header`: True if a global one is among them.
     Each header is parsed once, even if the buffer gets few bytes at a time: a hostile shard may have thousands of them.
@@ -49,9 +50,9 @@ class ExtendedHeaders:
         self.has_global_header = False
 
     def add(self, kind: bytes, payload: bytes, raw: memoryview, at: int) -> None:
-        """Add one extended header: its type flag *kind*, its *payload*, all its blocks *raw*.
+        """Add one extended header: its type flag *kind*, one of EXTENDED_TYPES, its *payload*, all its blocks *raw*.
 
-        *at*: its offset, for errors.
+        A keyword or long name that occurred before is replaced. *at*: its offset, for errors.
         Raises: TarFormatError for malformed records, or too many global ones.
         """
         if kind == GLOBAL_TYPE:
@@ -68,8 +69,9 @@ class ExtendedHeaders:
 class IncompleteHeader(NamedTuple):
     """The result of parsing a header whose last bytes are not in the buffer yet.
 
-    `end`: the offset in the buffer up to which bytes are needed. `unit`: what ends there, in words: "a header".
-    `parsed`: the extended headers so far, to be given to the next attempt.
+    `end`: the offset in the buffer up to which bytes are needed. `unit`: the name, for messages, of the header that
+    ends there: "a header", "an extended header", "a sparse header".
+    `parsed`: the extended headers so far, for the next call of `read_full_header`.
     """
 
     end: int
@@ -78,7 +80,10 @@ class IncompleteHeader(NamedTuple):
 
 
 class GlobalHeader(NamedTuple):
-    """A pax global header that ends at offset *end*; *governing* are the records now in force, without comments."""
+    """A pax global header that ends at offset *end* of the buffer.
+
+    *governing*: the global records in force after it, without comments.
+    """
 
     governing: Records
     end: int
@@ -111,7 +116,11 @@ class FullHeader(NamedTuple):
 
     @property
     def special(self) -> Special | None:
-        """The special member to yield in place of this one, if it carries no sample data; None for a regular file."""
+        """The `Special` to yield in place of this member; None if it may be part of a sample.
+
+        Special are links, devices, fifos and other types of SPECIAL_TYPES, folders (also an empty member with a path
+        that ends in a slash), sparse files, and the metadata files of macOS.
+        """
         if self.sparse:
             return Special(self.name, *SPECIAL_TYPES[b"S"])
         if self.kind in SPECIAL_TYPES:
@@ -124,7 +133,10 @@ class FullHeader(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset in the buffer at which the member ends, padding included."""
+        """Offset in the buffer at which the member ends, padding included.
+
+        Links, devices, fifos and folders (type 5) end where `data` is, whatever `size` says.
+        """
         return self.data if self.special and self.kind in NO_PAYLOAD else self.data + padded_size(self.size)
 
 
@@ -138,7 +150,7 @@ def read_full_header(
     global record has a keyword that the member's own records lack, or a global header is among its extended headers,
     `head` is a new header with the global records and its own.
     Sources: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, "Basic Tar Format".
-    Raises: TarFormatError with the offset in *view*.
+    Raises: TarFormatError with the offset in *view*; if a checksum does not match, its subclass BadChecksumError.
     """
     extended = parsed or ExtendedHeaders(governing)
     while True:
@@ -192,7 +204,8 @@ def _merge_governing(before: Records, added: Records, at: int) -> Records:
 def _parse_block(block: bytes, at: int) -> tuple[bytes, int]:
     """Return (type flag, size of the payload in bytes) of a header *block* of 512 bytes.
 
-    Raises: BadChecksumError for a wrong checksum, TarFormatError for a wrong size, with offset *at*.
+    Raises: BadChecksumError for a wrong checksum, TarFormatError for a size that is negative or no number; *at* is the
+    offset of the error.
     """
     if not checksum_matches(block):
         raise BadChecksumError("header checksum does not match", offset=at)
@@ -203,9 +216,9 @@ def _parse_block(block: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _size_in_records(records: Records, at: int) -> int:
-    """Return the size in bytes that the pax *records* of a member state.
+    """Return the size in bytes that the pax *records* of a member state; they must have the keyword b"size".
 
-    Raises: TarFormatError, with offset *at*, if it is no number.
+    Raises: TarFormatError, with offset *at*, if it is not 1 to 20 decimal digits.
     """
     digits = records[b"size"]
     if not digits.isdigit() or len(digits) > 20:

@@ -19,15 +19,15 @@ class OpenGroup:
     Its contiguous members are the last ones of `Grouper.members`; members before them that something else separates
     from these, such as an extended header, are in `scattered`.
 
-    `key`: the key of its members; None if no group is open, then the other attributes have no meaning.
+    `key`: the key of its members; None if no group is open: then `stem` is `NO_STEM`, and the others have no meaning.
     `stem`: the paths of its members begin with this (`tar.keys`); `NO_STEM` if its only member has no field, so that
     no further member belongs to it.
     `begin`: offset in `Grouper.source` of its first contiguous member.
     `first`: index of that member in `Grouper.members`.
     `scattered`: its earlier members, in order.
     `scattered_memory`: bytes of memory that these hold.
-    `stream_begin`: offset in the stream of the first of these.
-    `stream_end`: offset in the stream of the end of the last of these.
+    `stream_begin`: offset in the stream of the first member in `scattered`.
+    `stream_end`: offset in the stream of the end of the last member in `scattered`.
     """
 
     __slots__ = ("begin", "first", "key", "scattered", "scattered_memory", "stem", "stream_begin", "stream_end")
@@ -119,7 +119,10 @@ class Grouper:
         return parts
 
     def start_or_join(self, path: bytes, position: int) -> None:
-        """Unless the member *path* at *position* is in the open group: complete that, and open one that begins here."""
+        """Unless the member *path* at *position* is in the open group: complete that, and open one that begins here.
+
+        The caller adds the member.
+        """
         group = self.open
         if not group.owns(path):
             self.complete_group(position)
@@ -129,7 +132,7 @@ class Grouper:
             group.first = len(self.members or ())
 
     def complete_group(self, position: int) -> None:
-        """Complete the open group, if there is one: it ends at *position*."""
+        """Complete the open group, if there is one: it ends at *position*, and no group is open then."""
         group = self.open
         if group.key is None:
             return
@@ -143,7 +146,7 @@ class Grouper:
         group.key, group.stem = None, NO_STEM
 
     def cut_contiguous(self, position: int) -> None:
-        """Move the complete contiguous groups to `parts`, as one `ContiguousGroups`.
+        """Move the complete contiguous groups, if there are any, to `parts`, as one `ContiguousGroups`.
 
         The last of them ends where the open group begins, or at *position* if no group is open.
         """
@@ -160,7 +163,8 @@ class Grouper:
     def scatter_open_group(self, position: int) -> None:
         """Move the members of the open group before *position* to its scattered ones: the next one is not contiguous.
 
-        They are ranges of `source`. The complete groups before them are moved to `parts`.
+        They are ranges of `source`. The complete groups before them are moved to `parts`; this is all if no group is
+        open.
         """
         self.cut_contiguous(position)
         group = self.open
@@ -180,6 +184,7 @@ class Grouper:
     def interrupt(self, special: Special | None, position: int) -> None:
         """Record that bytes which belong to no group begin at *position*; *special*: the member there, which is added.
 
+        The open group stays open; its members so far become scattered ones.
         *special*: None for an extended header or a member that is added elsewhere.
         """
         self.scatter_open_group(position)

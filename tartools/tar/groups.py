@@ -12,6 +12,8 @@ from tartools.tar.member import Member, Source
 class Need(Enum):
     """The parts of a sample that the caller of a reader uses. The less it uses, the less is read and parsed.
 
+    PLACES: key and extent. FIELDS: members and their sizes. BYTES: all bytes, in memory; members are parsed on use.
+    PAYLOADS: members and most payloads, in memory.
     Payloads are left unread only in plain local files; all bytes of other inputs are read anyway.
     """
 
@@ -24,7 +26,7 @@ class Need(Enum):
     def lists_members(self) -> bool:
         """True if the reader lists the members of groups; else `rescan.members_in` parses them when they are used.
 
-        The second takes longer if most of them are used.
+        To parse them later takes longer if most of them are used.
         """
         return self in (Need.FIELDS, Need.PAYLOADS)
 
@@ -35,7 +37,7 @@ class Need(Enum):
 
 
 class Mark:
-    """A mark that the reader yields between members: the end of an archive."""
+    """A mark that the reader yields between members: the end of an archive. The only one is ARCHIVE_END."""
 
 
 ARCHIVE_END: Final = Mark()  # of an archive
@@ -107,7 +109,7 @@ class ScatteredGroup(NamedTuple):
 
 
 class Special(NamedTuple):
-    """A member that is no regular file, and no part of a sample: its `name`, and its `kind` in words ("hard link").
+    """A member that is no part of a sample: its `name`, and its `kind` in words, such as "hard link" or "directory".
 
     `silent`: True if it is skipped without a message. Two kinds are notes, and skip nothing: `FOREIGN_PREFIX`, about a
     member that is a sample's, and "missing end", about the archive, with its URL as `name`.

@@ -39,7 +39,7 @@ HALF_BLOCK = BLOCK // 2
 
 
 def padded_size(size: int) -> int:
-    """Return *size* rounded up to whole blocks.
+    """Return *size*, in bytes, rounded up to whole blocks of 512 bytes.
 
     >>> padded_size(0), padded_size(1), padded_size(512)
     (0, 512, 512)
@@ -50,8 +50,9 @@ def padded_size(size: int) -> int:
 def parse_number(field: bytes) -> int:
     r"""Return the value of a numeric field: octal digits, or GNU's base-256. Raises: TarFormatError for anything else.
 
-    Blanks may precede the octal digits, blanks and NULs follow them; an empty field is 0.
-    Base-256 (GNU tar manual, "Basic Tar Format"): the first bit is set, the rest is a big-endian two's complement.
+    Blanks may precede the octal digits and follow them; what follows the first NUL is ignored; a field of blanks and
+    NULs is 0. Base-256 (GNU tar manual, "Basic Tar Format"): the first bit is set, the rest is a big-endian two's
+    complement, which may be negative.
 
     >>> parse_number(b"0000644\0"), parse_number(b"\x80\0\0\x02\0\0\0\0")
     (420, 8589934592)
@@ -91,7 +92,7 @@ def regular_name(block: bytes) -> bytes:
 
 
 def has_foreign_prefix(block: bytes) -> bool:
-    """True if *block* has bytes where ustar has a prefix of the name, but is no ustar header.
+    """True if *block*, which is no ustar header, does not have a NUL where the prefix of a name would begin in ustar.
 
     GNU tar -g has times there. Readers that ignore the magic, such as Python's tarfile, so webdataset and datasets,
     take them for a prefix: `13627467000/a.jpg`.

@@ -37,7 +37,10 @@ def split_path(path: bytes) -> tuple[bytes, bytes]:
 
 
 def join_path(key: bytes, field: bytes) -> bytes:
-    """Return the path of the member *field* of sample *key*; inverse of `split_path`."""
+    """Return the path of the member *field* of sample *key*: "key.field", or *key* if *field* is empty.
+
+    The inverse of `split_path`.
+    """
     return key + b"." + field if field else key
 
 
@@ -55,6 +58,8 @@ def is_macos_metadata(path: bytes) -> bool:
 
 def can_read_back(key: bytes, field: bytes) -> bool:
     """True if readers split the path of *key* and *field* into just these two, and do not skip the member.
+
+    False also for a path with a NUL, or with a slash at its end. An empty path (both are empty) is not refused.
 
     >>> can_read_back(b"a", b"seg.png"), can_read_back(b"a.b", b"png"), can_read_back(b"._a", b"")
     (True, False, False)
@@ -79,12 +84,15 @@ def has_stem(path: bytes, stem: bytes) -> bool:
 
 
 def field_offset(key: bytes) -> int:
-    """Return the offset of the field in the paths of the sample *key*: after the dot."""
+    """Return the offset of the field in the paths of the sample *key*: b"a" -> 2, after the key and the dot."""
     return len(key) + 1
 
 
 def field_from_ending(ending: bytes) -> bytes:
-    """Return the field in *ending*, the end of a path after the key; inverse of `join_path(b"", field)`."""
+    """Return the field in *ending*, the end of a path after the key: b".jpg" -> b"jpg"; empty for an empty one.
+
+    The inverse of `join_path(b"", field)`.
+    """
     return ending[1:]
 
 
@@ -95,6 +103,7 @@ class Paths:
     `ends`: lengths of the paths. `lengths`: lengths of their keys.
     `bases`: the index at which the base name begins. `keyed`: True if the path has a field.
     `hidden`: True if the base name begins with a dot. `plain`: True if the path is not empty, and only zeros follow it.
+    All else about a path is right only if it is plain.
     """
 
     def __init__(self, headers: Any) -> None:

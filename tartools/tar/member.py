@@ -14,7 +14,8 @@ MIN_VIEW_BYTES = 1 << 12  # bytes; to copy fewer twice is faster than to slice t
 class Chunk(bytearray):
     """A buffer with bytes of *stream* from byte *base* on, filled by the reader, which has verified the headers in it.
 
-    If the stream is a plain file, the same bytes can be read from that file as long as it is open.
+    It begins with *size* zeros. If the stream is a plain file, the same bytes can be read from that file as long as it
+    is open. Pickled, it becomes `bytes`.
     """
 
     __slots__ = ("base", "stream")
@@ -55,7 +56,10 @@ class Member(NamedTuple):
 
     @property
     def header(self) -> bytes:
-        """All header blocks, extended headers first. Raises: StorageError if the file has changed."""
+        """All header blocks, extended headers first: `head` if that is not None.
+
+        Raises: StorageError if the file has changed.
+        """
         return self.head if self.head is not None else read_range(self.source, self.start, self.data)
 
     @property
@@ -97,7 +101,7 @@ class PayloadReader(SeekableFile):
 
 
 def read_range(source: Source, start: int, end: int) -> bytes:
-    """Return bytes *start* to *end* of *source*.
+    """Return bytes *start* to *end* of *source*; fewer if a buffer ends before.
 
     Raises: StorageError if a file has become shorter than that, or has changed since it was opened.
     """

@@ -135,10 +135,9 @@ class Reader:
         begin: int,
         until: int | None,
     ) -> None:
-        """Begin to read *stream*, the tar of *url*, which stands at byte *begin* of that tar.
+        """Begin to read *stream*, the tar of *url*, which stands at byte *begin* of that tar. *need*: the parts used.
 
-        *scratch*: makes a file for large members. *need*: the parts of samples that are used. *uniform*: groups may
-        come as `UniformGroups`. *until*: byte of the tar to stop at; None: its end.
+        *scratch*: makes files. *uniform*: allow `UniformGroups`. *until*: byte of the tar to stop at; None: its end.
         """
         self.stream = stream
         self.url = url
@@ -238,7 +237,7 @@ class Reader:
         return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
-        """Parse a run of plain headers by numpy, if that pays; stop trying after several attempts without a run."""
+        """Parse a run of plain headers by numpy, if that pays; stop trying after 4 attempts in a row without a run."""
         if not self.takes_runs or self.globals or self.groups.open.scattered:
             return
         from tartools.tar import runs
@@ -248,7 +247,10 @@ class Reader:
             self.takes_runs = self.failed < MAX_RUN_MISSES
 
     def count_groups(self) -> None:
-        """Add the groups found since `drain` to `seen`; from 200 on, let `take_run` look for runs if that will pay."""
+        """Add the groups found since `drain` to `seen`; from 200 on, let `take_run` look for runs if that will pay.
+
+        It does if numpy is imported, or at least 40,000 more groups are expected.
+        """
         self.seen += len(self.groups.keys)
         if self.failed or self.takes_runs or self.seen < GROUPS_BEFORE_RUNS:
             return
@@ -310,7 +312,7 @@ class Reader:
         return path
 
     def _parse_slowly(self) -> bool:
-        """Parse and pass a header or end block at `position`; False if it needs more bytes. Raises: TarFormatError."""
+        """Move past a header or end block at `position`; False if it needs more bytes. Raises: TarFormatError."""
         with memoryview(self.buffer)[: self.filled] as view:
             if view[self.position : self.position + BLOCK] == ZERO_BLOCK:
                 self._end_block()
@@ -350,7 +352,7 @@ class Reader:
         self.position = header.end
 
     def _end_block(self) -> None:
-        """Skip the zero blocks at `position`; the first of them ends the archive."""
+        """Skip zero blocks at `position`, up to 10,240 bytes; the first of them ends the archive."""
         if not self.ended:
             self.groups.complete_group(self.position)
             self.groups.cut_contiguous(self.position)
@@ -432,14 +434,14 @@ class Reader:
         self.buffer[: len(remaining)] = remaining
 
     def payload_limit(self) -> int:
-        """Return the offset in the buffer up to which payloads can be had: in the buffer, or in the file."""
+        """Return the offset in the buffer up to which payloads can be used, in the buffer or in the file."""
         return max(self.filled, self.size - self.buffer.base) if self.ranges else self.filled
 
     def _skip_large(self, large: FullHeader) -> None:
-        """Move past the member of the header *large*, `need` bytes, without holding them.
+        """Move past the member of the header *large*, `need` bytes from `position` on, without holding its bytes.
 
-        A regular member becomes a range of the input file, or of a scratch file to which it is copied.
-        Raises: TruncatedError if the stream has fewer bytes.
+        A regular member joins its group as a range of the input file, or of a scratch file to which it is copied;
+        others are dropped. Raises: TruncatedError if the stream has fewer bytes.
         """
         need, in_buffer, start = self.need, self.filled - self.position, self.buffer.base + self.position
         regular = large.special is None
@@ -490,7 +492,7 @@ class Reader:
 
 
 def is_dense(file: io.FileIO, at: int) -> bool:
-    """True if the MiB of *file* that begins at byte *at* has more than 256 headers."""
+    """True if the MiB of *file* that begins at byte *at* has more than 256 header blocks with the magic "ustar"."""
     head = os.pread(file.fileno(), 1 << 20, at)
     return (
         sum(head[byte : byte + 5] == b"ustar" for byte in range(MAGIC_SLICE.start, len(head), BLOCK))

@@ -33,6 +33,7 @@ def header_at(
 ) -> FullHeader | GlobalHeader | IncompleteHeader:
     """Return the full header at byte *position*, or the pax global header if there is one.
 
+    Its offsets, and the offset of an error, count from *position*.
     `read(count, offset)` returns bytes of the source. *window* bytes are read at first, and more if the header is
     longer, up to byte *end*; `IncompleteHeader` is returned if all bytes end before the header does. *governing*:
     records of global headers before it.
@@ -47,9 +48,10 @@ def header_at(
 
 
 def headers_in(read: Read, position: int, end: int, window: int = BLOCK) -> Iterator[tuple[int, FullHeader]]:
-    """Yield (offset, full header) of each member from byte *position* to *end*.
+    """Yield (offset, full header) of each member that begins between byte *position* and *end* (exclusive).
 
-    `read(count, offset)` returns bytes of the source; *window*: how many are read at first for a header.
+    `data` and `end` of the header count from that offset. `read(count, offset)` returns bytes of the source; *window*:
+    how many are read at first for a header.
     Raises: TarFormatError where no member begins, or a global header does.
     """
     while position < end:

@@ -57,6 +57,7 @@ def limit_numpy_threads() -> Iterator[None]:
 def take_run(reader: Any) -> int:
     """Parse plain members from the position of *reader*, a `Reader`, on, by numpy; return how many were parsed.
 
+    They are added to `groups` of *reader*, and its `position` moves to their end.
     0 if fewer than `MIN_RUN_BLOCKS` plain headers follow each other; then nothing has changed.
     """
     np = import_numpy()

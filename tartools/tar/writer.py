@@ -58,7 +58,7 @@ class Writer:
 
     @property
     def size(self) -> int:
-        """Bytes added so far."""
+        """Bytes of the archive so far, headers and padding included; some of them may not be in the sink yet."""
         return self._closed + self._end - self._start
 
     def add(self, members: Iterable[Member]) -> None:
@@ -93,7 +93,10 @@ class Writer:
             self.flush()
 
     def end(self) -> None:
-        """Write the end of the archive: two zero blocks, and zeros to a multiple of 10,240 bytes, as GNU tar does."""
+        """Write all that is not in the sink yet, and the end of the archive.
+
+        The end is two zero blocks, and zeros to a multiple of 10,240 bytes, as GNU tar does.
+        """
         count = archive_size(self.size) - self.size
         self._begin_piece(bytes(count), 0)
         self._end = count
@@ -204,7 +207,7 @@ def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = N
     """Return a member with this *path* and *payload*; mode, owner, times and pax records are taken from *like*.
 
     Without *like*: mode 0644, owner and time 0, so that equal contents give equal bytes.
-    Raises: SampleError if the path is empty or contains a NUL.
+    Raises: SampleError if the path is empty or contains a NUL; StorageError if the file of *like* has changed.
     """
     size = len(payload)
     head = encode_header(path, size, like)
@@ -217,7 +220,8 @@ def new_member(path: bytes, payload: bytes | memoryview, like: Member | None = N
 def rename_member(member: Member, path: bytes) -> Member:
     """Return a member like *member* with another *path*; mode, owner, times and pax records stay.
 
-    *member* itself if the path is the same. Raises: SampleError if the path is empty or contains a NUL.
+    *member* itself if the path is the same.
+    Raises: SampleError if the path is empty or contains a NUL; StorageError if the file of *member* has changed.
     """
     return member if path == member.path else member._replace(path=path, head=encode_header(path, member.size, member))
 
@@ -298,7 +302,10 @@ def _set_checksum(block: bytearray) -> None:
 
 
 def _split_name(path: bytes) -> tuple[bytes | None, bytes]:
-    """Return (prefix, name): *path* as these two fields of ustar; the prefix is None if it does not fit into them."""
+    """Return (prefix, name): *path* as these two fields of ustar; (None, *path*) if it does not fit into them.
+
+    The prefix is b"" for up to 100 bytes; else it ends at the first slash that leaves a name of at most 100.
+    """
     if len(path) <= 100:
         return b"", path
     slash = path.find(b"/", len(path) - 101)
@@ -308,7 +315,10 @@ def _split_name(path: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _records_of(header: bytes) -> Records:
-    """Return the pax records in *header*, all header blocks of one member."""
+    """Return the pax records in *header*, all header blocks of one member; global ones and GNU long names are left out.
+
+    If a keyword occurs twice, the later record counts.
+    """
     records: Records = {}
     at = 0
     while at < len(header) - BLOCK:
@@ -379,7 +389,10 @@ def _indexes_of_long(paths: Sequence[bytes], sizes: Sequence[int]) -> list[int]:
 
 
 def fits_one_block(path: bytes, size: int) -> bool:
-    """True if one plain header block is enough for a new member with this *path* and a payload of *size* bytes."""
+    """True if one plain header block is enough for a new member with this *path* and a payload of *size* bytes.
+
+    The path must be ASCII, of 1 to 100 bytes, without NUL, the size less than 8 GiB.
+    """
     return 0 < len(path) <= 100 and path.isascii() and b"\0" not in path and size <= MAX_OCTAL_SIZE
 
 

@@ -34,9 +34,10 @@ class RankSteps(NamedTuple):
         """Return the steps in which *world_size* ranks share the positions *begin* to *length* in batches of *size*.
 
         The samples after the full steps are shared evenly in one more step. If they are fewer than ranks, the step
-        before, if any, takes them along, so that batches of some ranks have one sample more: so all ranks have equally
-        many batches. *drop_last*: leave out the samples after the full steps. *single*: True for samples in place of
-        batches: nothing is taken along, and some ranks have one sample more.
+        before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
+        batches. Without a step before, some ranks have no batch: n samples go to the first n ranks. *drop_last*: leave
+        out the samples after the full steps. *single*: True for samples in place of batches (*size* 1): nothing is
+        taken along, and the first ranks may have one sample more.
         """
         full, remaining = divmod(max(length - begin, 0), world_size * size)
         if drop_last:
@@ -62,7 +63,10 @@ class RankSteps(NamedTuple):
             yield self.tail_bounds[at], self.tail_bounds[at + 1]
 
     def position_after(self, steps: int) -> int:
-        """Return the first position that no rank has consumed once all ranks have made the first *steps* steps."""
+        """Return the first position that no rank has consumed once all ranks have made the first *steps* steps.
+
+        After all steps it is the end of the last batch, also for a larger number.
+        """
         if steps < self.full_steps:
             return self.begin + steps * self.world_size * self.size
         return int(self.tail_bounds[min((steps - self.full_steps) * self.world_size, len(self.tail_bounds) - 1)])
@@ -71,6 +75,7 @@ class RankSteps(NamedTuple):
 class BatchedOrder:
     """The rows of the order *inner* in batches, each of rows of one bucket, at most *size*, within a budget of cost.
 
+    `rows` returns the rows of an epoch, batch after batch; `steps`, where batches begin, and which rank has which.
     `dataset`: the samples, or their table
     `bucket`: the name of a column of the table, whose values are one bucket each; an array with a label for each row; a
         dict: column -> increasing numbers at which buckets begin, or None for a bucket of each value. None: one bucket
@@ -79,8 +84,9 @@ class BatchedOrder:
     `drop_last`: leave out the last batch of each bucket, unless it has *size* rows
     `local`: batches come in the order in which *inner* has completed them, else in random order
 
-    `length`: positions of an epoch of *inner*. `kind`: a dict of plain values that identifies the order in states.
-    Raises: ValueError for a *bucket* or *max_cost* that does not fit the rows.
+    `length`: positions of an epoch of *inner*, with the rows that *drop_last* leaves out. `kind`: a dict of plain
+        values that identifies the order in states.
+    Raises: ValueError for a *bucket* or *max_cost* that does not fit the rows; KeyError for a column that there is not.
     Positions count the rows of an epoch, batch after batch. Holds: 16 bytes a row of the epoch that was asked for last.
     """
 
@@ -100,7 +106,10 @@ class BatchedOrder:
         self._cached_epoch: tuple[tuple[int, int], Any, Any] | None = None  # of the epoch that was asked for last
 
     def rows(self, positions: Any, seed: int, epoch: int) -> Any:
-        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*."""
+        """Return the row numbers at *positions*, both int64 arrays, of epoch number *epoch* of a run with *seed*.
+
+        Raises: IndexError for a position behind the last batch.
+        """
         return self._batches(seed, epoch)[0][positions]
 
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
@@ -190,12 +199,14 @@ def halve_batches(bounds: Any, world_size: int) -> Any:
 
 
 def number_buckets(table: Any, count: int, bucket: Any) -> Any:
-    """Return the bucket number of each of *count* rows, as int64; 0 for all if *bucket* is None.
+    """Return the bucket number of each of *count* rows, from 0 on, as an int64 array; all 0 if *bucket* is None.
 
     *bucket*: the name of a column of *table*, whose values are one bucket each; an array with a label for each row; or
     a dict: column -> increasing numbers at which its buckets begin, or None for a bucket of each value. Rows of one
     bucket agree in all columns of the dict.
-    Raises: ValueError for another number of labels, or for begins of buckets that do not increase.
+    Rows below the first begin of a column are a bucket of their own.
+    Raises: ValueError for another number of labels, or for begins of buckets that do not increase; KeyError for a
+    column that *table* lacks.
     """
     labels = np.zeros(count, np.int64)
     if bucket is None:
@@ -217,11 +228,11 @@ def number_buckets(table: Any, count: int, bucket: Any) -> Any:
 
 
 def parse_costs(table: Any, count: int, max_cost: Any) -> Any:
-    """Return the cost of each of *count* rows, as int64 or float64.
+    """Return the cost of each of *count* rows, as an array of int64, or of float64 if the costs are floats.
 
     *max_cost*: a pair of costs (the name of a column of *table*, or an array) and the maximal cost of a batch.
     Raises: ValueError if it is no such pair, for costs that are not one number a row, and for a row whose cost is
-    negative or above the maximum.
+    negative, NaN, or above the maximum; KeyError for a column that *table* lacks.
     """
     if not isinstance(max_cost, (tuple, list)) or len(max_cost) != 2:
         raise ValueError(f"max_cost is a column and the most that a batch costs, ('tokens', 16384), not {max_cost!r}")

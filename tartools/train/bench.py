@@ -44,7 +44,7 @@ class BenchRow(NamedTuple):
     """One measurement of tarbench: how samples are stored, ordered and read.
 
     `form`: how they are stored: "tar", "table", "zip" or "loose" (files below a prefix)
-    `urls`: the shards, or the one table, zip file or prefix
+    `urls`: the shards or zip files, or the one table or prefix
     `files`: local files with the data, for the page cache; [] if none
     `samples`: number of samples of a pass
     `order`: key of `SHUFFLE_MODES`
@@ -117,8 +117,8 @@ class LooseFiles(Dataset[Any]):
 class NumberedBatches(Dataset[Any]):
     """A dataset of batches of *dataset*: `__getitems__(numbers)` returns the pair (batch, `BatchNote`).
 
-    *numbers*: of samples. *chooser* decodes each sample. If a sample fails, the item is the error as a value: workers
-    can't raise it unchanged.
+    *numbers*: of the samples of the batch. *chooser* decodes each sample. If reading or decoding fails, the
+    TarToolsError is returned in place of the pair: workers can't raise it unchanged. There is no `dataset[number]`.
     """
 
     def __init__(self, dataset: Any, chooser: FieldChooser) -> None:
@@ -144,15 +144,19 @@ class ShardBatches(IterableDataset[Any]):
 
 
 def _keep_undecoded(field: str, data: bytes) -> bytes | None:
-    """Return the payload *data* undecoded; None for pictures, arrays and JSON, so that other decoders decode them."""
+    """Return the payload *data* undecoded; None for the suffixes npy, json and jsn, so that webdataset decodes them.
+
+    Pictures never come here: the decoder before this one takes them.
+    """
     return None if suffix_of(field) in DECODED_SUFFIXES else data
 
 
 def make_batch(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -> Any:
     """Return (batch, `BatchNote`) of the samples that `read()` returns, decoded and collated; None if there are none.
 
-    *decode*: called with each sample. A TarToolsError of reading or decoding is returned, not raised; that of decoding
-    with the URL of the sample.
+    *decode*: called with each sample, a dict with `__key__` and `__url__`. The batch is that of `collate`. A
+    TarToolsError of reading or decoding is returned, not raised; one of decoding as a SampleError with the URL of the
+    sample.
     """
     begun = clock()
     try:
@@ -175,11 +179,11 @@ def make_batch(read: Callable[[], list[dict[str, Any]]], decode: FieldChooser) -
 
 
 def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return *decoded* samples as a batch: a dict with the values of each field.
+    """Return *decoded* samples as a batch: a dict with the values of each field, `__key__` and `__url__` included.
 
-    Where all values of a field are pictures (uint8 arrays with channels last), they are one uint8 tensor of CROP_PIXELS
-    x CROP_PIXELS pixels each, channels last, as many as the first has: cut from the top left, smaller ones filled up
-    with 0. Other values are lists, with None for absent fields.
+    Where all samples have pictures in a field (uint8 arrays [height, width, channels]), its value is one uint8 tensor
+    [samples, 224, 224, channels of the first]: each is cut from the top left, smaller ones filled up with 0. Other
+    values are lists, with None for absent fields.
     """
     batch: dict[str, Any] = {}
     for name in dict.fromkeys(name for sample in decoded for name in sample):
@@ -265,9 +269,10 @@ def _drop_cached_pages(row: BenchRow) -> float:
 
 
 def _loader_arguments(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, Any], int]:
-    """Return (arguments of DataLoader for the batches of *row*, number of samples of a pass).
+    """Return (arguments of DataLoader by name for the batches of *row*, number of samples of a pass).
 
-    *chooser* decodes the samples. An item of the DataLoader is a pair (batch, `BatchNote`), or an error as a value.
+    *chooser* decodes the samples. An item of the DataLoader is a pair (batch, `BatchNote`), or a TarToolsError. The
+    number is `row.samples`, or that of the dataset if it has fewer.
     """
     if row.form == "tar":
         return {"dataset": ShardBatches(row, chooser), "batch_size": None}, row.samples
@@ -302,12 +307,12 @@ def _ignore_signals(_worker: int) -> None:
 
 
 def _measure_pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_seconds: float) -> tuple[int, Any, float]:
-    """Make one pass over *count* samples, or the part of it that *max_seconds* seconds allow.
+    """Make one pass over *count* samples; unless `row.passes` is set, only as far as *max_seconds* seconds allow.
 
-    Returns (samples read, sums, seconds): the sums, over batches that were timed, are an array of samples, bytes, and
-    seconds to read, decode and collate; the seconds are those of the clock.
-    With workers the clock begins when as many batches have come as there are workers, which have started then.
-    Raises: SampleError if samples came twice, or too few.
+    *notes*: of the batches of the pass, taken one by one. Returns (samples read, sums, seconds): the sums, over batches
+    that were timed, are an array of samples, bytes, and seconds to read, decode and collate; the seconds are those of
+    the clock. With workers, unless there are few samples, the clock begins when as many batches have come as there are
+    workers, which have started then. Raises: SampleError if samples came twice, or too few.
     """
     keys, count_read, timed, seconds = set[str](), 0, np.zeros(5), 0.0
     starting = row.workers if count > 2 * row.workers * row.batch else 0
@@ -333,6 +338,6 @@ def _measure_pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_sec
 
 
 def _processor_seconds() -> float:
-    """Return the processor seconds of this process and its ended workers."""
+    """Return the processor seconds, user and system, of this process and of its ended workers, since they began."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)

@@ -26,7 +26,8 @@ def writer(url: Name) -> Iterator[WritableFile]:
     It replaces what was at *url*. An exception in the block, a kill, a full disk leave what was there before. In stores
     parts are sent while the next one is written.
 
-    Holds: for a store up to 5 parts of 16 MiB, beyond 8 GB of 32 MiB. Raises: StorageError.
+    Holds: for a store up to 5 parts of 16 MiB, beyond 8 GB of 32 MiB. Raises: StorageError, also in place of the error
+    that torch.save makes of it.
     """
     with WritableFile(name_of(url), force=True) as file, _raise_cause(file):
         yield file
@@ -48,7 +49,8 @@ def reader(url: Name) -> Iterator[io.BufferedReader]:
 def _raise_cause(file: object) -> Iterator[None]:
     """For the body of `with`: replace what it raises by `file.failure`, the last error of *file*, which has the URL.
 
-    torch raises an error of its own after that one.
+    torch raises an error of its own after that one. If there is no such attribute, or it is None, what the body raises
+    passes unchanged.
     """
     try:
         yield

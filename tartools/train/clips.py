@@ -19,9 +19,9 @@ CUT_PLACES = ("begin", "middle", "random")
 
 
 class Clip:
-    """The base of `Sound` and `Video`: says which part of a payload is decoded, and how.
+    """The base of `Sound` and `Video`: says which part of a payload is decoded, and how. Subclasses have `decode`.
 
-    `at`: where the part is: one of `CUT_PLACES`, or "spread" for a `Video`
+    `at`: where the part is: "begin", "middle" or "random" (`CUT_PLACES`), or "spread" for a `Video`
     """
 
     at: str
@@ -40,7 +40,7 @@ class Clip:
 
     @property
     def reads_part(self) -> bool:
-        """True if less than all of the payload is read."""
+        """True if less than all of the payload is read, so that `decode` is given a file where there is one."""
         return True
 
     def offset(self, spare: int, seed: int | None) -> int:
@@ -64,8 +64,9 @@ class Clip:
 def split_clips(decode: Any) -> tuple[dict[str, Clip], Any]:
     """Return ({field: its `Clip`}, the decoders that remain) of *decode*, an argument `decode=`.
 
-    Fields of the clips become lower case. If *decode* is no dict, there are no clips, and it is returned as it is.
-    Raises: TypeError for a `Clip` that is not in a dict by field.
+    Fields of the clips become lower case; the decoders that remain are a dict without them, perhaps an empty one. If
+    *decode* is no dict, there are no clips, and it is returned as it is. Raises: TypeError for a `Clip` that is not in
+    a dict by field.
     """
     if isinstance(decode, Mapping):
         clips = {field.lower(): how for field, how in decode.items() if isinstance(how, Clip)}
@@ -80,14 +81,14 @@ def split_clips(decode: Any) -> tuple[dict[str, Clip], Any]:
 
 
 def fields_by_range(clips: Mapping[str, Clip]) -> Iterable[str]:
-    """Return the fields of *clips* whose payloads are read in parts, from a file; compressed ones are not."""
+    """Return the fields of *clips* whose payloads are read in parts, from a file; compressed ones (mp4.gz) are not."""
     return (field for field, clip in clips.items() if clip.reads_part and split_codec(field)[1] is None)
 
 
 def decode_clip(clip: Clip, field: str, payload: bytes | IO[bytes], seed: int | None) -> Any:
-    """Return *payload* of *field*, bytes or a file, decoded by *clip* with *seed*; a compressed one is unpacked first.
+    """Return *payload* of *field*, bytes or a file, decoded by *clip* with *seed*; compressed bytes are unpacked first.
 
-    Raises: SampleError, ValueError or another exception if it can't be decoded.
+    *field* tells if they are: flac.gz. Raises: SampleError, ValueError or another exception if it can't be decoded.
     """
     if isinstance(payload, bytes) and split_codec(field)[1] is not None:
         payload = unpack(field, payload)

@@ -25,7 +25,7 @@ MAX_SEQUENCE_DIMENSIONS = 2  # tokens, and channels of a sound; what has more is
 
 
 class UnequalBatchError(SampleError, RuntimeError):
-    """Samples don't fit into one batch: values of a field have different shapes, or one is None."""
+    """Samples don't fit into one batch: values of a field differ in shape or length, or one is None or absent."""
 
 
 class Padded(NamedTuple):
@@ -69,7 +69,8 @@ class FieldCollation:
 def with_explanation(function: Any, names: Sequence[str], argument: str = "collate_fn") -> Any:
     """Return *function* as a `FieldCollation`, which explains errors, if it is torch's or webdataset's default.
 
-    Any other function is returned unchanged; None is torch's default. *names*: fields of samples that are tuples.
+    Any other function is returned unchanged; None stands for torch's default. *names*: fields of samples that are
+    tuples of as many values.
     *argument*: name of the argument that takes another function, for messages.
     """
     if function is None or any(function is default for default in DEFAULT_FUNCTIONS):
@@ -80,7 +81,8 @@ def with_explanation(function: Any, names: Sequence[str], argument: str = "colla
 def field_names(dataset: Any) -> Sequence[str]:
     """Return the names of the fields in the tuples of *dataset*, also through torch's Subset and ConcatDataset.
 
-    There are none if samples are dicts, the dataset is not ours, or parts of a ConcatDataset have different fields.
+    () if samples are dicts, the dataset has no `FieldChooser` as `chooser`, or parts of a ConcatDataset have different
+    fields.
     """
     if isinstance(dataset, (Subset, ConcatDataset)):
         names = {tuple(field_names(part)) for part in datasets_in(dataset)}
@@ -94,7 +96,8 @@ def field_names(dataset: Any) -> Sequence[str]:
 def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: str) -> str:
     """Return the reason why *samples* do not fit into one batch, and advice; "" if no reason is found.
 
-    *names*: fields of samples that are tuples of as many values. *argument*: takes another function for batches.
+    Reasons: a value is None, fields are not in all samples, or shapes or numbers of items differ. *names*: fields of
+    samples that are tuples of as many values. *argument*: name of the argument that takes another function for batches.
     """
     is_named = all(isinstance(sample, (list, tuple)) and len(sample) == len(names) for sample in samples)
     if names and is_named:
@@ -107,8 +110,8 @@ def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: st
 def _describe_values(values: Sequence[Any], place: str, field: str, argument: str) -> str:
     """Return why *values*, one of each sample, do not fit into one batch; "" if no reason is found.
 
-    *place*: where they are, in words. *field*: their field, "" if it is not known. *argument*: name of the argument
-    that takes another function for batches.
+    *place*: where they are, as "field 'jpg', item 0"; "": they are whole samples. *field*: their field, "" if it is not
+    known. *argument*: name of the argument that takes another function for batches.
     """
     subject = place or "a sample"
     if any(value is None for value in values):
@@ -142,14 +145,15 @@ def _describe_values(values: Sequence[Any], place: str, field: str, argument: st
 
 
 def _unequal_message(subject: str, sizes: str, advice: str) -> str:
-    """Return the message that *subject* has different *sizes* in one batch, with *advice*."""
+    """Return the message that *subject* ("field 'jpg'") has *sizes* ("shapes [3] and [4]") in a batch, and *advice*."""
     return f"{subject} has {sizes} in one batch, which needs equal ones: {advice}"
 
 
 def _shape_advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) -> str:
     """Return the advice by which values of *field* with different *shapes* fit into one batch.
 
-    *argument*: takes another function for batches.
+    *field*: "jpg;png", or "" if it is not known: then the shapes tell pictures. *argument*: name of the argument that
+    takes another function for batches.
     """
     suffixes = {suffix_of(name) for name in field.split(";")}
     dimensions = {len(shape) for shape in shapes}
@@ -170,12 +174,12 @@ def _shape_advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) 
 
 
 def _is_picture_shape(shape: tuple[int, ...]) -> bool:
-    """True if *shape* may be the shape of a picture in colours, with the channels first or last."""
+    """True if *shape* may be the shape of a picture: three dimensions, of which the first or last is at most 4."""
     return len(shape) == 3 and (shape[0] <= MAX_CHANNELS or shape[-1] <= MAX_CHANNELS)
 
 
 def _pad_advice(argument: str) -> str:
-    """Return the advice to fill sequences up. *argument*: takes another function for batches."""
+    """Return the advice to fill sequences up. *argument*: name of the argument that takes a function for batches."""
     return f"write {argument}=tartools.train.padded for (values, lengths), or cut them to one length by transform="
 
 
@@ -224,14 +228,14 @@ def _pad_values(values: Sequence[Any], fill: float) -> Any:
 
 
 def _is_sequence(value: Any) -> bool:
-    """True if *value* is a tensor or array of one or two dimensions, or a list of numbers."""
+    """True if *value* is a tensor or array of one or two dimensions, or a list of int and float, perhaps empty."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return 1 <= value.ndim <= MAX_SEQUENCE_DIMENSIONS
     return isinstance(value, list) and all(type(item) in (int, float) for item in value)
 
 
 def _make_tensors(values: Sequence[Any]) -> Iterable[torch.Tensor]:
-    """Yield *values*, tensors, arrays and lists of numbers, as tensors; lists become floats if one of them has any."""
+    """Yield *values*, tensors, arrays or lists of numbers, as tensors: lists as int64, or float32 if one has floats."""
     is_whole = all(type(item) is int for value in values if isinstance(value, list) for item in value)
     for value in values:
         if isinstance(value, list):
@@ -241,9 +245,9 @@ def _make_tensors(values: Sequence[Any]) -> Iterable[torch.Tensor]:
 
 
 def _pad_tensors(tensors: list[torch.Tensor], fill: float) -> Padded:
-    """Return *tensors* of one or two dimensions in one tensor, filled up at their ends with *fill*.
+    """Return *tensors* of one or two dimensions in one tensor, of their common type, filled up at the end with *fill*.
 
-    Raises: UnequalBatchError if they differ in another dimension than the last.
+    Raises: UnequalBatchError if they differ in another dimension than the last, or in the number of dimensions.
     """
     shapes = [*dict.fromkeys(tuple(tensor.shape) for tensor in tensors)]
     if len({shape[:-1] for shape in shapes}) > 1:

@@ -142,14 +142,16 @@ class Cursor(NamedTuple):
 
     @property
     def is_at_begin(self) -> bool:
-        """True if the reader has yielded nothing of its epoch, and has neither position nor remainder of others."""
+        """True if the reader has yielded nothing of its epoch, and `position` and `remainder` are None."""
         counts = self.repetition, self.total, self.yielded
         return not any(counts) and self.position is None and self.remainder is None
 
     def as_state(self) -> State:
-        """Return this cursor as a state: a dict of plain values, with a version.
+        """Return this cursor as a state: a dict of plain values, with "version".
 
-        "counts" are the three numbers from `repetition` on, and "left" is `remainder`, as in the first states.
+        "data" and "epoch" are as here; "reader", "position" and "shuffle" are lists of the fields of these records, or
+        None; "counts" is the list of `repetition`, `total` and `yielded`; "left" is `remainder`, as in the first
+        states.
         """
         counts = self.repetition, self.total, self.yielded
         state = {"data": self.data, "reader": self.reader, "epoch": self.epoch, "counts": counts}
@@ -182,7 +184,10 @@ class Cursor(NamedTuple):
 
 
 def is_slice(value: Any, shards: int) -> bool:
-    """True if *value*, from a state, is a list of the fields of a valid `ShardSlice` of one of *shards* shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `ShardSlice` of one of *shards* shards.
+
+    Valid are numbers from 0 on, `number` below `slices`, `begin` not behind `end`, and rows only with an `end`.
+    """
 
     def is_end(end: Any) -> bool:
         return end is None or is_count(end)
@@ -201,12 +206,18 @@ def is_slice(value: Any, shards: int) -> bool:
 
 
 def is_position(value: Any, shards: int) -> bool:
-    """True if *value*, from a state, is a list of the fields of a valid `Position`. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a `Position`: a number from 0 on, and None or a slice.
+
+    The slice must be valid (`is_slice`) for *shards* shards.
+    """
     return is_list(value, is_count, lambda rest: rest is None or is_slice(rest, shards))
 
 
 def is_shuffle(value: Any, shards: int) -> bool:
-    """True if *value*, from a state, is a list of the fields of a valid `ShuffleCursor`. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `ShuffleCursor`. *shards*: number of shards.
+
+    Its `numbers` must be different, and below `read`.
+    """
     if not is_list(value, is_count, is_count, _is_numbers, lambda end: is_position(end, shards)):
         return False
     _, read, numbers, _ = value
@@ -214,7 +225,10 @@ def is_shuffle(value: Any, shards: int) -> bool:
 
 
 def is_remainder(value: Any, shards: int) -> bool:
-    """True if *value*, from a state, is a list of the fields of a valid `Remainder`. *shards*: number of shards."""
+    """True if *value*, from a state, is a list of the fields of a valid `Remainder`. *shards*: number of shards.
+
+    `held` is a list of pairs [numbers, slices]; all slices must be valid (`is_slice`).
+    """
 
     def is_slices(slices: Any) -> bool:
         return is_list_of(slices, lambda value_of_item: is_slice(value_of_item, shards))
@@ -232,25 +246,25 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _position(value: Sequence[Any]) -> Position:
-    """Return the `Position` with the fields *value*, which were checked."""
+    """Return the `Position` with the fields *value*, which `is_position` has checked."""
     number, rest = value
     return Position(number, None if rest is None else ShardSlice(*rest))
 
 
 def _shuffle(value: Sequence[Any]) -> ShuffleCursor:
-    """Return the `ShuffleCursor` with the fields *value*, which were checked."""
+    """Return the `ShuffleCursor` with the fields *value*, which `is_shuffle` has checked."""
     yielded, read, numbers, end = value
     return ShuffleCursor(yielded, read, numbers, _position(end))
 
 
 def _remainder(value: Sequence[Any]) -> Remainder:
-    """Return the `Remainder` with the fields *value*, which were checked."""
+    """Return the `Remainder` with the fields *value*, which `is_remainder` has checked."""
     buffers, slices = value
     return Remainder([HeldSamples(numbers, _slices(of_buffer)) for numbers, of_buffer in buffers], _slices(slices))
 
 
 def _slices(values: Sequence[Sequence[Any]]) -> list[ShardSlice]:
-    """Return the slices whose fields are the lists *values*, which were checked."""
+    """Return a `ShardSlice` for each list of its fields in *values*, which `is_slice` has checked."""
     return [ShardSlice(*value) for value in values]
 
 

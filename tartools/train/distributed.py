@@ -72,7 +72,8 @@ class _CheckpointFiles:
 class _CheckpointAtUrl:
     """Base class of `StorageReader` and `StorageWriter`: gives torch's class a file system of URLs.
 
-    *url*: the checkpoint. *options*: arguments of torch's class.
+    *url*: the checkpoint, a prefix or folder. *options*: arguments of torch's class. `fs`: that file system, a
+    `_CheckpointFiles`. `path`: *url* as text without slashes at the end.
     """
 
     def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
@@ -82,7 +83,7 @@ class _CheckpointAtUrl:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """True if *checkpoint_id* is a URL of a kind that can be written."""
+        """True if *checkpoint_id* is a URL, or a path, of a scheme that can be written; makes no request."""
         try:
             Url(os.fspath(checkpoint_id)).module("write")
         except (StorageError, UsageError):
@@ -104,7 +105,9 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         super().__init__(url, thread_count=thread_count, overwrite=overwrite, sync_files=False)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Make the folder, if it is local; return *plan*, without collectives with the prefix of this rank's files.
+        """Make the folder, if it is local; return *plan*.
+
+        If ranks save without collectives, the plan is a copy with the prefix of this rank's files as `storage_data`.
 
         Raises: StorageError if a checkpoint is there and overwrite is False.
         """
@@ -123,7 +126,7 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         ]
 
     def _prefix(self, rank: int) -> _StoragePrefix:
-        """Return the beginning of the names of the data files of *rank* in this save."""
+        """Return the beginning of the names of the data files of *rank* in this save: "__RANK_ID_", with a new ID."""
         return _StoragePrefix(f"__{rank}_{self.save_id}_")
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -160,7 +163,7 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
 
     def _list_files(self) -> list[str]:
-        """Return the URLs of all files or objects of the checkpoint; [] if its store can't list."""
+        """Return the URLs of all files or objects directly in the checkpoint's folder; [] if its store can't list."""
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
         return [entry.url for entry in list_objects(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []
@@ -178,7 +181,7 @@ class StorageReader(_CheckpointAtUrl, FileSystemReader):
         super().__init__(url)
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Return *plan* with the items to read sorted by file and offset."""
+        """Return a copy of *plan* with the items to read sorted by file and offset."""
 
         def place(item: Any) -> tuple[str, int]:
             info = self.storage_data[item.storage_index]

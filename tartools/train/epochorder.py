@@ -236,7 +236,8 @@ class ShareOrder:
     def _points(self, numbers: Any, count: int, source: int, seed: int, epoch: int) -> Any:
         """Return the indexes in `_order` of the points *numbers*, of *count* points at equal distances on *source*.
 
-        *numbers*: an array of int64 from 0 to *count* - 1; the result is one as long. *source*: number of the source.
+        The points lie on the line of the weights of the rows of *source*, the number of a source; *seed* and *epoch*
+        give where the first one is. *numbers*: an array of int64 from 0 to *count* - 1; the result is one as long.
         """
         begin, end = (int(self._ends[source - 1]) if source else 0), int(self._ends[source])
         before = self._sums[begin - 1] if begin else 0.0
@@ -277,7 +278,10 @@ def mixture_fingerprint(mixture: Weighting, length: int) -> dict[str, Any]:
 
 
 def is_schedule(weights: Any) -> bool:
-    """True if *weights* is a schedule: a list or tuple that begins with a pair, as [(0, {pattern: share}), ...]."""
+    """True if *weights* is a schedule, as [(0, {pattern: share}), ...]: a list or tuple whose first item is one, too.
+
+    Nothing more is checked.
+    """
     return isinstance(weights, (list, tuple)) and bool(weights) and isinstance(weights[0], (list, tuple))
 
 
@@ -286,7 +290,8 @@ def parse_weights(table: Any, count: int, weights: Any) -> Weighting:
 
     *weights*: the name of a column; an array with a number for each row; a dict of shares by pattern of shard URLs (the
     shards that match are a source); a schedule, pairs (sample number, such a dict); or None for equal weights.
-    Raises: SampleError for a shard that no pattern matches; ValueError for anything else that is wrong with them.
+    Raises: SampleError for a shard that no pattern matches; KeyError for a column that *table* lacks; ValueError for
+    anything else that is wrong with them.
     """
     if isinstance(weights, dict):
         weights = [(0, weights)]
@@ -300,16 +305,17 @@ def parse_weights(table: Any, count: int, weights: Any) -> Weighting:
 
 
 def _check_weights(weights: Any) -> Any:
-    """Return the array *weights*. Raises: ValueError unless all are finite and 0 or more, and not all 0."""
+    """Return the array *weights* unchanged. Raises: ValueError unless all are finite and 0 or more, and not all 0."""
     if not np.isfinite(weights).all() or (weights < 0).any() or not weights.any():
         raise ValueError("weights are numbers from 0 on, not all of them 0")
     return weights
 
 
 def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
-    """Return the `Weighting` of *schedule* for *count* rows of *table*.
+    """Return the `Weighting` of *schedule* for *count* rows of *table*: each pattern is a source of rows of weight 1.
 
-    *schedule*: pairs (first sample, {pattern of shard URLs: share}).
+    *schedule*: pairs (first sample, {pattern of shard URLs, as of fnmatch: share}); a pattern that a pair lacks has the
+    share 0 there.
     Raises: SampleError for a shard that no pattern matches; ValueError for a schedule that does not begin at sample 0
     and ascend, a pattern without rows, two patterns that match one shard, and shares that are negative or all 0.
     """

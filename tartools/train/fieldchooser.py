@@ -126,7 +126,10 @@ class FieldChooser:
         return self.__dict__
 
     def __call__(self, sample: Sample | Mapping[str, Any]) -> Any:
-        """Return the chosen fields of *sample*, decoded: a tuple, a dict, or the result of the transform for it."""
+        """Return the chosen fields of *sample*, decoded: a tuple, without *fields* a dict; or the transform's result.
+
+        *sample*: a `Sample`, or a dict as `as_dict` makes it, with `__key__` and `__url__`. Raises: see the class.
+        """
         fields: Any = as_dict(sample, None, self.files) if isinstance(sample, Sample) else sample
         result = self._result(fields)
         note_result(result, fields, self.names)
@@ -142,7 +145,7 @@ class FieldChooser:
         return self._apply_transform(fields, fields)
 
     def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
-        """Return the decoded value of the first of *names* that *sample* has.
+        """Return the decoded value of the first of *names* that *sample* has, as written or in lower case.
 
         If it has none: None if `missing` is None, else raises SampleError.
         """
@@ -158,8 +161,8 @@ class FieldChooser:
     def _decode_value(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return *value*, the payload of the field *name* of *sample*, decoded: of a field with classes its number.
 
-        The key, the URL, and values that are no payload (of a column of a table, or None) are returned unchanged.
-        Raises: SampleError, naming shard, sample and field.
+        The key, the URL, and values that are no payload (of a column of a table, or None) are returned unchanged, and
+        without *decode* all values but of fields with classes. Raises: SampleError, naming shard, sample and field.
         """
         if name in self.classes:
             return self._class_number(sample, name, value)
@@ -177,7 +180,8 @@ class FieldChooser:
     def _class_number(self, sample: Mapping[str, Any], field: str, value: Any) -> int:
         """Return the number of the class whose name is *value*: bytes, text or a number, of *field* of *sample*.
 
-        Raises: SampleError, naming shard and sample, for another name.
+        Bytes are decompressed if *field* says so (cls.gz); blanks and newlines around the name do not count. Raises:
+        SampleError, naming shard and sample, for another name.
         """
         numbers = self.classes[field]
         if isinstance(value, bytes):
@@ -196,8 +200,9 @@ class FieldChooser:
     def _apply_transform(self, sample: Mapping[str, Any], value: Any) -> Any:
         """Return *value*, the decoded fields of *sample*, transformed.
 
-        If `missing` is None, a function for one field is not called for None. Raises: errors of transforms, with a note
-        that names shard and sample; RuntimeError for StopIteration.
+        None in the list of transforms leaves its field as it is. If `missing` is None, a function for one field is not
+        called for None. Raises: errors of transforms, with a note that names shard and sample; RuntimeError for
+        StopIteration.
         """
         if self.transform is None:
             return value
@@ -223,7 +228,10 @@ class FieldChooser:
         return None if self.seeds is None else self.seeds.of(str(sample[DICT_URL]), str(sample[DICT_KEY]))
 
     def _bind_seeds(self, sample: Mapping[str, Any]) -> Any:
-        """Return the transform, or the list of them, whose functions that ask for a seed get the seed of *sample*."""
+        """Return the transform, or the list of them, as functions of a value that pass on the seed of *sample*.
+
+        Only functions that have asked for a seed get it. To be called only if `seeds` is not None.
+        """
         seed: Any = self._seed_of(sample)
         if not isinstance(self.transform, list):
             return partial(call_with_seed, self.transform, self._seed_parameters[0], seed)
@@ -248,11 +256,11 @@ def names_in(fields: Any, argument: str = "fields") -> list[str]:
 
 
 def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
-    """Return {field in lower case: {class name: number}} for *classes*, numbered from 0 in their order.
+    """Return {field in lower case: {class name: number}} for *classes*, numbered from 0 in their order; {} for None.
 
-    *classes*: names; the URL of a file with one on each line; or a dict of these by field. Not in a dict, they are
-    those of the field `cls`; None has none. Raises: ValueError if there are no names, or for repeated or empty ones;
-    StorageError for a file that can't be read.
+    *classes*: names, without the blanks around them; the URL of a file with one on each line; or a dict of these by
+    field. Not in a dict, they are for the field `cls`. Raises: ValueError if there are no names, or for repeated or
+    empty ones; StorageError for a file that can't be read.
     """
     numbers_by_field = {}
     for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
@@ -272,8 +280,8 @@ def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = fr
     """Return *sample* as a dict of webdataset: `__key__`, `__url__`, and payloads by field, in lower case.
 
     *needed*: fields to read, None for all; others have the value None. Fields in *files* are open files instead of
-    bytes, if their payloads are ranges of a file. Raises: SampleError if two fields to be read differ only in case, or
-    if any field begins with two underscores.
+    bytes, if their payloads are ranges of a file. Raises: SampleError if two fields to be read are equal but for case,
+    or if any field begins with two underscores.
     """
     fields = [(field_name(member), _reader(member, files)) for member in sample.members]
     return make_dict(sample.key, sample.shard, fields, needed)
@@ -296,7 +304,7 @@ def make_dict(
 
     *fields*: pairs (name, function that reads the payload); names become lower case. *needed*: names whose payloads are
     read, None for all; others have the value None.
-    Raises: SampleError if two fields to be read differ only in case, or if any field begins with two underscores.
+    Raises: SampleError if two fields to be read are equal but for case, or if any field begins with two underscores.
     """
     sample: dict[str, Any] = {DICT_KEY: key, DICT_URL: url}
     for field, payload in fields:
@@ -316,14 +324,14 @@ def make_dict(
 
 
 def _failure(sample: Mapping[str, Any], problem: str) -> SampleError:
-    """Return a SampleError about *problem*, with the key and URL of *sample*."""
+    """Return the SampleError "sample KEY: PROBLEM", with the URL of *sample*, a dict."""
     return SampleError(f"sample {sample.get(DICT_KEY)!r}: {problem}", url=str(sample.get(DICT_URL) or ""))
 
 
 def decode_error(sample: Mapping[str, Any], field: str, error: BaseException | None) -> SampleError:
     """Return the SampleError for *field* of *sample*, which can't be decoded because of *error*.
 
-    The message is that of *error* if it is a TarToolsError, else its class and text.
+    It names sample and field, and has the message of *error* if that is a TarToolsError, else its class and text.
     """
     text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
     return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")

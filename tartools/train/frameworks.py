@@ -66,10 +66,11 @@ def _dealing_class() -> str | None:
 
 
 def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Callable[[], bool]) -> Iterator[Any]:
-    """Yield *batches* of *loader* on accelerate's device, as loaders do that accelerate has made.
+    """Yield *batches* of *loader* on accelerate's device; register the loader with accelerate meanwhile.
 
-    `is_at_end()`: True once the last batch of the epoch came: accelerate asks the loader for `end_of_dataloader`, since
-    it steps the optimizer after that batch.
+    *loader*: gets the attributes that accelerate asks loaders for: `end_of_dataloader`, since it steps the optimizer
+    after the last batch, and `remainder`, -1: no batch was filled up.
+    `is_at_end()`: returns True once the last batch of the epoch came.
     """
     state, utils = import_module("accelerate.state"), import_module("accelerate.utils")
     gradients, device = state.GradientState(), state.PartialState().device
@@ -86,7 +87,7 @@ def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Calla
 def gather_from_ranks(value: Any) -> list[Any]:
     """Return the list of each rank's *value*, by rank of torch.distributed; [*value*] if that is not initialised.
 
-    All ranks must call this.
+    All ranks must call this, and all get the same list. *value*: can be pickled.
     """
     import torch.distributed as dist
 

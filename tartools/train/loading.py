@@ -110,7 +110,9 @@ def dataset_of(
 
     `arguments`: arguments of TableDataset by name, None where not given; `missing`: that argument of it
     `shuffle`, `mixing`: arguments of `StatefulSampler`, `mixing` by name; some need a table
-    Raises: ValueError if there are no samples, and for arguments that a dataset of its own class can't take.
+    Raises: ValueError if there are no samples; if *source* is a dataset, for a *missing* other than "error" and for any
+    of `arguments`; if it is no `TableDataset`, for "blocks", and for columns, patterns and schedules in `mixing`. What
+    TableDataset raises.
     """
     if is_dataset(source):
         if missing != "error":
@@ -135,7 +137,10 @@ def dataset_of(
 
 
 def is_dataset(source: Any) -> bool:
-    """True if *source* has a length and items by number, but is no text, list of names, path or table."""
+    """True if *source* is a dataset: has a length and items, but is no text, sequence of names, path or `Table`.
+
+    Every list or tuple counts as a sequence of names.
+    """
     names = isinstance(source, (Sequence, os.PathLike, Table))
     return hasattr(source, "__getitem__") and hasattr(source, "__len__") and not names
 
@@ -172,7 +177,7 @@ class Loader(DataLoader[Any]):
     def __getattr__(self, name: str) -> Any:
         """Answer accelerate's question whether it prepared this loader: True, so that it takes it as it is.
 
-        Raises: AttributeError for any other name.
+        From then on iterations yield batches on accelerate's device. Raises: AttributeError for any other name.
         """
         if name != frameworks.PREPARED_ATTRIBUTE:
             raise AttributeError(f"'Loader' object has no attribute {name!r}")
@@ -211,7 +216,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def samples_in_batch(self) -> int:
-        """The number of samples in a batch; with `bucket=` or `max_cost=` of `loader` at most."""
+        """The argument *batch_size* of `loader`: samples in a batch, but for the last ones; with `bucket=`, at most."""
         return self._sampler.batch_size or 1
 
     def rank_and_size(self) -> tuple[int, int]:
@@ -290,7 +295,8 @@ class Loader(DataLoader[Any]):
     def _describe_pending(self, batches: list[Any]) -> str:
         """Return the end of an error message: rows and shards of *batches*, which were requested but not yielded.
 
-        *batches*: lists of row numbers. "" if there are none.
+        *batches*: lists of row numbers. Up to 8 rows and shards are named; for a dataset without a table only the items
+        of the next batch. "" if there are no batches.
         """
         if not batches:
             return ""
@@ -390,7 +396,7 @@ def _is_killed(batches: Any) -> bool:
 
 
 def _first_values(values: list[Any]) -> str:
-    """Return the first MAX_PLACES_IN_MESSAGE of *values* as text, with commas between, and " and N more" for others."""
+    """Return the first 8 (MAX_PLACES_IN_MESSAGE) of *values* as text, "1, 2, 3", with " and N more" for the others."""
     suffix = f" and {len(values) - MAX_PLACES_IN_MESSAGE} more" * (len(values) > MAX_PLACES_IN_MESSAGE)
     return ", ".join(map(str, values[:MAX_PLACES_IN_MESSAGE])) + suffix
 

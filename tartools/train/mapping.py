@@ -100,9 +100,10 @@ def _start_engine(
     """For the body of `with`: give (an engine that calls *work*, number of calls that run at a time).
 
     At the end of the body a connection to Ray that was opened here is closed. `call_in_window` stops the engine.
-    *engine*: "threads", "processes" or "ray". *workers*: calls at a time; None: one a core. *retries*: more tries of an
-    item whose worker was lost (not of threads); *address*, *cpus*: of the engine "ray". The engine gives, for each
-    item, a list of the results of *work*, or their pickles in bytes: `engines.results` reads both.
+    *engine*: "threads", "processes" or "ray". *workers*: calls at a time; None: one for each core of this machine, with
+    Ray for each *cpus* cores of the cluster. *retries*: more tries of an item whose worker was lost (not of threads);
+    *address*, *cpus*: of the engine "ray". The engine gives, for each item, a list of the results of *work*, or their
+    pickles in bytes: `engines.results` reads both.
     """
     if engine == "ray":
         from tartools.run import ray as cluster
@@ -148,6 +149,7 @@ class StreamMap(IterableDataset[Any]):
     `source`: shards and tables, or a `Table`; `chooser`: makes of a sample the argument of `function`
     `options`: engine, workers, retries, address and cpus of the engine, by name; `ordered`: in the order of the samples
     `prefetch`: chunks under way, None: 2 a worker; `size`: bytes of a chunk, None: the default
+    Raises: ValueError without shards; UsageError for stdin and fifos; StorageError for a name that can't be expanded.
     """
 
     def __init__(
@@ -173,7 +175,10 @@ class StreamMap(IterableDataset[Any]):
         self._next = self._start = (0, 0)  # chunk, and result in it
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch, or resume a loaded state; return its results. Raises: RuntimeError in DataLoader workers."""
+        """Begin an epoch, or resume a loaded state; return an iterator of its results, those of this rank.
+
+        Raises: RuntimeError in workers of a DataLoader.
+        """
         if get_worker_info() is not None:
             raise RuntimeError("stream_map has workers of its own: give num_workers=0 to this DataLoader")
         self._next, self._start = self._start, (0, 0)

@@ -88,7 +88,10 @@ def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
 
 
 def _cut_rows(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
-    """Yield slices of rows of *table*, source *number*, whose samples have about *size* bytes together."""
+    """Yield slices of rows of *table*, source *number*, in order, whose samples have about *size* bytes together.
+
+    Nothing if it has no rows.
+    """
     import numpy as np
 
     before = np.cumsum(table.sizes())
@@ -127,7 +130,10 @@ class MapWork:
                 raise
 
     def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
-        """Yield the samples of *chunk* as dicts. Raises: StorageError if the shard was replaced since it was probed."""
+        """Return an iterator of the samples of *chunk*, as dicts of `as_dict`; fields that are not needed are None.
+
+        Raises: StorageError if the shard was replaced since it was probed.
+        """
         part, source, needed = chunk.slice, self.sources[chunk.slice.shard], self.chooser.needed
         if isinstance(source, Table):
             return (as_dict(sample, needed) for sample in source[part.begin : part.end])

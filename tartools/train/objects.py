@@ -40,6 +40,8 @@ Transform = Callable[[bytes, str], Any]
 class ObjectList(Sequence[tuple[str, int]]):
     """The objects under *prefixes* as (URL, bytes), sorted by the bytes of their URLs, each once; with their versions.
 
+    A sequence: an item is the URL and the size in bytes of an object, and `entry` returns its version, too.
+
     Empty objects whose names end in a slash, which stand for folders, are left out. Pickles to some 30 bytes an
     object, and most of that are versions. Holds: the bytes of the URLs and versions, and 17 for each: forks share
     them.
@@ -150,7 +152,8 @@ class ObjectDataset(Dataset[Any]):
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the objects numbered *indices*, in this order.
 
-        Up to MAX_OBJECT_REQUESTS are requested ahead.
+        Up to 64 (MAX_OBJECT_REQUESTS) are requested ahead. Raises: IndexError; StorageError if an object can't be read,
+        or is not as it was listed; errors of the transform.
         """
         guard_worker()
         entries, requested = tee(map(self.objects.entry, indices))
@@ -158,9 +161,9 @@ class ObjectDataset(Dataset[Any]):
             yield self._make_item(data, entry.url)
 
     def _make_item(self, data: bytes, url: str) -> Any:
-        """Return the item of the object *url* with the bytes *data*: the result of the transform for both, or *data*.
+        """Return the item of the object *url* with the bytes *data*: the result of the transform for both.
 
-        Raises: errors of the transform, with a note that names the object.
+        Without a transform it is *data*. Raises: errors of the transform, with a note that names the object.
         """
         if self.transform is None:
             return data
@@ -245,7 +248,10 @@ class ObjectStream(IterableDataset[Any]):
         self._resume.load()
 
     def _sampler(self, epoch: int) -> StatefulSampler:
-        """Return a sampler with the objects that this process reads in *epoch*, at the begin of it."""
+        """Return a sampler of the numbers of the objects that this process reads in *epoch*, at the begin of it.
+
+        Its ranks are the readers: each worker of each rank.
+        """
         number, readers = self._rank.reader()
         options: dict[str, Any] = {"rank": number, "world_size": readers, "drop_last": self._drop_last}
         sampler = StatefulSampler(self._source, self._seed, self._shuffle, **options)
@@ -298,6 +304,7 @@ def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
 def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
     """Yield (URL, file) for each of *urls*, in order. The files can seek, where the URLs are files or objects.
 
+    *urls*: single names, in which braces and wildcards are not expanded; `list_urls` gives such.
     Up to 64 objects are requested ahead. Holds: up to 4 MiB of each; larger ones are read from the server as the file
     is read. Whoever takes a file closes it. Raises: StorageError.
     """
@@ -349,7 +356,7 @@ def _list_entries(url: str) -> Iterable[ListedObject]:
 def _call_ahead(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield (url, function that returns `work(url)`) for each of *urls*, in order; calls run ahead.
 
-    At once: MAX_OBJECT_REQUESTS, or `TARTOOLS_READAHEAD` if that is set.
+    At once: 64 (MAX_OBJECT_REQUESTS), or `TARTOOLS_READAHEAD` if that is set. The function raises what `work` raised.
     """
     max_requests = requests_at_once(listing.MAX_OBJECT_REQUESTS)
     return call_in_window(urls, Threads(max_requests, work), max_requests)

@@ -60,20 +60,23 @@ def pack(
     torchvision's `ImageFolder` does in `samples`, and *encode* is "keep", the files are stored as they are, and
     transforms are not applied. Otherwise PIL images are stored as *encode* says, "jpg" or "webp" with quality 95, or
     "png", which is also the format of "keep". Arrays and tensors become npy, except that uint8 arrays [height, width]
-    and [height, width, 3] become pictures if *encode* is a format. Of a pair, text and fractions become txt, whole
-    numbers cls, dicts and lists json. In a dict, the names are the fields; the suffix of the format is added to the
-    name of a picture, array, dict or list that has none, but not to those of text, numbers and bytes. Fields that end
-    in npz, mp, ten and pth take all values that `TarWriter` takes there. Item 41 has the key 000000041.
+    and [height, width, 3] become pictures if *encode* is a format. In a pair, text and fractions become txt, whole
+    numbers cls, dicts and lists json, bytes bin; a label of the same suffix as the picture becomes label.SUFFIX. In a
+    dict, the names are the fields, but for names that begin with two underscores, which are left out; the suffix of the
+    format is added to the name of a picture, array, dict or list that has none, but not to the names of text, numbers
+    and bytes. Fields that end in npz, mp, ten and pth take all values that `TarWriter` takes there. Item 41 has the key
+    000000041.
 
-    *output* is a prefix or pattern, as for tarsplit: "photos" gives `photos-000000.tar`, ... and `photos.parquet`. A
-    shard has up to *max_size* bytes and *max_count* samples; one sample that is larger has a shard of its own.
+    *output* is a prefix or pattern, as for tarsplit: "photos" gives `photos-000000.tar`, ... and the table
+    `photos.parquet`. A shard has up to *max_size* bytes and *max_count* samples; one sample that is larger has a shard
+    of its own.
 
     Order: that of the dataset, or with *seed* a permutation of it, which depends on seed and length only. The same
-    items give the same bytes, with any number of *workers*, which are those of a DataLoader.
+    items give the same bytes, with any number of *workers*, which are those of a DataLoader; 0: none.
 
     A shard appears under its name when it is complete, and the table at the end. Shards that exist are kept, after a
     check: their first and last samples must be those that would be written, and their ends where they would be. So a
-    run that was killed is just started again.
+    run that was killed is just started again. A table of as many samples as the dataset has is replaced.
 
     Holds: 32 samples a worker, 8 bytes an item, 60 bytes a sample; what the store's upload holds. It needs no temporary
     files, but for the rows of the table.
@@ -102,8 +105,9 @@ def pack(
 def table_url(output: str, names: Numbering) -> str:
     """Return the URL of the table of the shards that `pack` writes to *output*, whose numbering is *names*.
 
-    It is the part of a shard's name before the number, without "-", "_" and "." at its end, with .parquet;
-    "samples.parquet" in the folder if no part of the base name comes before the number.
+    It is the part of a shard's URL before the number, without "-", "_" and "." at its end, with .parquet:
+    "d/a-%03d.tar" -> "d/a.parquet"; "samples.parquet" in the folder if no part of the base name comes before the
+    number.
     """
     base = names.prefix if has_number(output) else names.prefix.removesuffix("-")
     if not base or base.endswith("/"):
@@ -115,11 +119,10 @@ class _Packing:
     """One run of `pack`: call `run` once, and then `end_workers`, also after an error.
 
     `order`: the numbers of items in the order in which they are written
-
-    `encoded`: the items as samples; `names`: of the shards
-    `max_size`: bytes of a shard, or a text such as "1GB"; `max_count`: samples of a shard, None: no limit
-    `workers`: of a DataLoader, 0 for none; `seed`: of the permutation, None for the order of the dataset
-    Raises: ValueError for an empty dataset, or a *max_count* below 1.
+    *encoded*: the items as samples; *names*: the names of the shards, by number from 0 on
+    *max_size*: bytes of a shard, or a text such as "1GB"; *max_count*: samples of a shard, None: no limit
+    *workers*: of a DataLoader, 0 for none; *seed*: of the permutation, None for the order of the dataset
+    Raises: ValueError for an empty dataset, a *max_count* below 1, or a *max_size* that is no size.
     """
 
     def __init__(
@@ -146,10 +149,10 @@ class _Packing:
         self._read: Iterator[Sample] = iter(())  # the samples behind it
 
     def run(self) -> RowInputs:
-        """Write all missing shards; return the rows of all shards.
+        """Write all missing shards, check the existing ones; return the rows of all, in the order of the shards.
 
-        Raises: StorageError if a shard that is there has other samples, or is not one of these; SampleError for an item
-        that can't be read or encoded.
+        Raises: StorageError if an existing shard has other samples or is compressed, or has a number after the last one
+        of this run; SampleError for an item that can't be read or encoded.
         """
         catalog = ShardCatalog()
         spool = RowSpool((), {}, catalog)
@@ -171,20 +174,22 @@ class _Packing:
         return RowInputs([spool], catalog)
 
     def end_workers(self) -> None:
-        """End the workers, by dropping the iterator over their samples; a traceback would keep it alive."""
+        """End the workers, if any, by dropping the iterator over their samples; a traceback would keep it alive."""
         self._read = iter(())
 
     def _is_full(self, count: int, size: int, sample: Sample) -> bool:
-        """True if a shard of *count* samples and *size* bytes is full, so that *sample* has to go to the next one.
+        """True if a shard of *count* samples has no room for *sample*, which has to go to the next one.
 
-        An empty shard takes any sample.
+        It has `max_count` samples, or *size* bytes of members, which with *sample* and the end of the archive would be
+        more than `max_size`. An empty shard takes any sample.
         """
         return count > 0 and (count == self._max_count or size + sample.size > self._capacity)
 
     def _write_shard(self, url: str, position: int) -> RowBlock:
-        """Write the shard *url* with the samples from *position* on, until it is full; return its rows.
+        """Write the shard *url* with the samples from *position* in `order` on, until it is full; return its rows.
 
-        The sample that did not fit is kept for the next shard.
+        It ends, too, when no sample is left. The sample that did not fit is kept for the next shard. Raises:
+        SampleError for an item that can't be read or encoded.
         """
         block = RowBlock(url)
         with shard_writer(Destination(url)) as sink:
@@ -200,7 +205,8 @@ class _Packing:
     def _samples(self, position: int) -> Iterator[Sample]:
         """Return an iterator over the samples from *position* in `order` on, which workers, if any, read in advance.
 
-        If *position* is where the shard before ended, that is the rest of the same iterator: nothing is read twice.
+        If the shard written last ended at *position*, that is the rest of its iterator: nothing is read twice. For
+        another *position* reading starts anew.
         """
         if self._next is not None and self._next[0] == position:
             return chain([self._next[1]], self._read)
@@ -210,7 +216,7 @@ class _Packing:
     def _start_reading(self, position: int) -> Iterator[Sample]:
         """Return an iterator over the samples from *position* in `order` on; workers, if any, begin to read them now.
 
-        It raises SampleError for an item that can't be read or encoded.
+        While it is iterated over, it raises SampleError for an item that can't be read or encoded.
         """
         indexes = self.order[position:]
         if not self._workers:
@@ -228,8 +234,9 @@ class _Packing:
     def _check_shard(self, url: str, position: int) -> RowBlock:
         """Return the rows of the shard *url*, which exists, after a check that it has the samples from *position* on.
 
-        Compared are its first and last sample, and its end, which has to be where the shard is full. Raises:
-        StorageError if they differ; SampleError for one of the items compared that can't be read or encoded.
+        Compared are its first and last sample, byte by byte, and its end, which has to be where the shard is full or
+        the dataset ends. Raises: StorageError if they differ, or if the shard is empty or compressed; TarFormatError if
+        it is damaged; SampleError for one of the items compared that can't be read or encoded.
         """
         block = RowBlock(url)
         ends: list[Sample] = []
@@ -264,9 +271,10 @@ def _raise_error(item: Sample | TarToolsError) -> Sample:
 class EncodedItems(Dataset[Any]):
     """The items of *dataset* as a dataset of `Sample`, whose keys are the numbers of the items, in 9 digits.
 
-    *kind*: format in which pictures are stored, "jpg", "png" or "webp"; "keep" for files as they are, and pictures as
-    png. For an item that can't be read or encoded, it returns a SampleError instead of raising it, because workers
-    can't raise it unchanged. Raises: ValueError for another kind.
+    *kind*: format in which pictures are stored, "jpg", "png" or "webp"; "keep" for files as they are if the dataset
+    lists them (`find_item_file`), and other pictures as png. For an item that can't be read or encoded, `items[index]`
+    returns a SampleError instead of raising it, because workers can't raise it unchanged. Raises: ValueError for
+    another *kind*.
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP_ENCODING) -> None:
@@ -289,9 +297,11 @@ class EncodedItems(Dataset[Any]):
             return SampleError(f"item {index} of the dataset: {text}")
 
     def _stored_fields(self, index: int) -> dict[str, bytes] | None:
-        """Return the fields of item *index* without decoding: the bytes of its file, and its label.
+        """Return the payloads of item *index* by field, without decoding: the bytes of its file, and its label.
 
-        None if the dataset names no file for it, or the file has no suffix.
+        The field of the file is its suffix in lower case, of the label `_label_field`. None if the dataset names no
+        file for it, or the file has no suffix. Raises: StorageError if the file can't be read; TypeError for a label of
+        another class.
         """
         path_and_label = find_item_file(self.dataset, index)
         if path_and_label is None:
@@ -306,7 +316,8 @@ class EncodedItems(Dataset[Any]):
     def _fields(self, item: Any) -> dict[str, bytes]:
         """Return the payloads by field of *item*: a dict, or a pair of a picture, array, text or bytes and its label.
 
-        Names of a dict that begin with two underscores are left out. Raises: TypeError for another item or value.
+        In a dict the names are the fields (`_named_field`), and names that begin with two underscores are left out; in
+        a pair they are the suffixes of both: png, cls. Raises: TypeError for another item or value.
         """
         if isinstance(item, Mapping):
             pairs = (self._named_field(name, value) for name, value in item.items() if not name.startswith("__"))
@@ -320,7 +331,10 @@ class EncodedItems(Dataset[Any]):
         return {kind: self._payload(kind, item[0]), name: value}
 
     def _label_field(self, label: Any, used_names: set[str]) -> tuple[str, bytes]:
-        """Return (field, payload) of *label*. The field is its suffix, as cls; label.cls if *used_names* have that."""
+        """Return (field, payload) of *label*. The field is its suffix, as cls; label.cls if *used_names* have that.
+
+        Raises: TypeError for a value that `_value_suffix` or the encoder refuses.
+        """
         kind = self._value_suffix(label)
         return f"label.{kind}" if kind in used_names else kind, self._payload(kind, label)
 
@@ -328,7 +342,10 @@ class EncodedItems(Dataset[Any]):
         """Return (field, payload) of *value*, which is called *name* in a dict.
 
         The field is *name*; for a picture, array, dict or list whose *name* has no suffix of such a format, the suffix
-        is added. Text, numbers and bytes keep *name* in any case. Raises: TypeError for a value that can't be encoded.
+        is added: "left" -> "left.png". Text, numbers and bytes keep *name*. If *name* ends in a suffix of `ENCODERS`,
+        such as json or npy, any *value* is encoded so, and a picture if it ends in a picture's. Text, numbers and
+        pictures are compressed if it ends in a codec's, as txt.gz.
+        Raises: TypeError for a value that can't be encoded.
         """
         last = suffix_of(split_codec(name)[0])
         if last in ENCODERS:
@@ -344,8 +361,9 @@ class EncodedItems(Dataset[Any]):
     def _value_suffix(self, value: Any) -> str:
         """Return the suffix for *value*: of a picture its format, else npy, cls, txt, json, or bin for bytes.
 
-        Whole numbers are cls, fractions txt like text. A uint8 array [height, width] or [height, width, 3] is a
-        picture, unless `kind` is "keep". Raises: TypeError for a value of another class.
+        Whole numbers and booleans are cls, fractions txt like text. A picture is a PIL image, of which "keep" makes
+        png; a uint8 array [height, width] or [height, width, 3], unless `kind` is "keep". A tensor counts as an array,
+        one without a dimension as a number. Raises: TypeError for a value of another class.
         """
         value = to_python(value)
         if type(value).__module__.startswith("PIL."):
@@ -364,7 +382,10 @@ class EncodedItems(Dataset[Any]):
         raise TypeError(f"cannot write values of type {type(value).__name__}")
 
     def _payload(self, kind: str, value: Any) -> bytes:
-        """Return *value* encoded as a payload with the suffix *kind*. Raises: TypeError if it can't be."""
+        """Return *value* encoded as a payload with the suffix *kind*: of `ENCODERS`, a picture's, or txt, cls or bin.
+
+        For a picture *value* is a PIL image or a uint8 array. Raises: TypeError if it can't be encoded so.
+        """
         value = to_python(value)
         if kind in ENCODERS:
             return encode(kind, value)
@@ -383,8 +404,9 @@ class EncodedItems(Dataset[Any]):
 def find_item_file(dataset: Any, index: int) -> tuple[str, Any] | None:
     """Return (path, label) of item *index* if *dataset* lists files as torchvision's `ImageFolder` does, else None.
 
-    The label is the result of the dataset's `target_transform`, if it has one. For a torch `Subset` of such a dataset,
-    the item is looked up in the dataset.
+    It lists files if it has `loader`, and `samples` or `imgs`, pairs of a path and a label, one for each item. The
+    label returned is the result of the dataset's `target_transform`, if it has one. For a torch `Subset` of such a
+    dataset, the item is looked up in the dataset.
     """
     while isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]

@@ -41,9 +41,10 @@ class Resize(NamedTuple):
         tartools.train.Resize(256, crop=224)  # then the centre, 224 by 224; or crop=(height, width)
         tartools.train.Resize(224, nearest=True)  # no new values, for masks: each pixel is the nearest one of before
 
-    *scaled*: JPEGs that are six times as high and wide as wanted, or more, are decoded smaller, to at least three times
-    that: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of 500 pixels, made 40 pixels high, the PSNR
-    against decoding in full was at least 30 dB, and 49 in the median; at 60 pixels 35 and 54.
+    *scaled*: JPEGs that are six times as high and wide as *size* asks for, or more, are decoded smaller, to at least
+    three times that: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of 500 pixels, made 40 pixels
+    high, the PSNR against decoding in full was at least 30 dB, and 49 in the median; at 60 pixels 35 and 54.
+    Pictures as RGBA are resized by Pillow, unless *nearest*; it weighs colours by how opaque they are.
     """
 
     size: int | tuple[int, int]
@@ -52,7 +53,10 @@ class Resize(NamedTuple):
     nearest: bool = False
 
     def target_size(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) after resizing and before cropping, for a picture of *height* by *width* pixels."""
+        """Return (height, width) after resizing and before cropping, for a picture of *height* by *width* pixels.
+
+        The longer side is rounded down: `Resize(224)` makes (224, 298) of 480 by 640.
+        """
         if not isinstance(self.size, int):
             return self.size
         short, long = sorted((height, width))
@@ -60,7 +64,7 @@ class Resize(NamedTuple):
         return (self.size, longer_side) if height <= width else (longer_side, self.size)
 
     def apply(self, picture: Any, size: tuple[int, int] | None = None) -> Any:
-        """Return *picture*, a tensor (height, width) or (height, width, channels), resized and cropped.
+        """Return *picture*, a tensor [height, width] or [height, width, channels], resized and cropped; its type stays.
 
         *size*: (height, width) before cropping, if it does not follow from *picture*, because that was decoded smaller;
         not used with `nearest`.
@@ -83,7 +87,7 @@ class Resize(NamedTuple):
     def crop_bounds(self, height: int, width: int) -> tuple[int, int, int, int]:
         """Return (top, left, height, width) of the crop in the centre of a resized picture of *height* by *width*.
 
-        Without a crop it is the whole picture. Raises: SampleError if the crop is larger.
+        Without a crop it is the whole picture. Raises: SampleError if the crop is higher or wider than the picture.
         """
         if self.crop is None:
             return 0, 0, height, width
@@ -95,8 +99,9 @@ class Resize(NamedTuple):
     def nearest_pixels(self, height: int, width: int) -> tuple[Any, Any]:
         """Return (rows, columns) of the source that are nearest to the pixels of the resized and cropped picture.
 
-        Both are arrays of int64, with an item for each row, or column, of the result. *height*, *width*: those of the
-        source. Raises: SampleError if the crop is larger than the resized picture.
+        Both are arrays of int64, with an item for each row, or column, of the result: `picture[rows][:, columns]` is
+        it.
+        *height*, *width*: those of the source. Raises: SampleError if the crop is larger than the resized picture.
         """
         import numpy as np
 
@@ -108,10 +113,11 @@ class Resize(NamedTuple):
 
 
 def parse_resizes(resize: Any) -> Resize | dict[str, Resize | None] | None:
-    """Return *resize* as a `Resize`, or for a dict as a dict of them by field, in lower case; None stays None.
+    """Return *resize*, a size or a dict of sizes by field, with each size as a `Resize`; None stays None.
 
-    A size is pixels of the shorter side, (height, width), or a `Resize`. Names of fields may be joined by ";".
-    Raises: ValueError for any other value, and for sides below 1 pixel.
+    A size is pixels of the shorter side, (height, width), or a `Resize`; None in a dict: as stored. Names of fields may
+    be joined by ";": {"JPG;png": 224} gives both, in lower case. Raises: ValueError for any other value, and for sides
+    below 1 pixel.
     """
     if not isinstance(resize, Mapping):
         return parse_resize(resize)
@@ -121,7 +127,7 @@ def parse_resizes(resize: Any) -> Resize | dict[str, Resize | None] | None:
 def parse_resize(size: Any) -> Resize | None:
     """Return *size* as a `Resize`: pixels of the shorter side, (height, width), or a `Resize`; None for None.
 
-    Raises: ValueError for anything else, and for sides below 1 pixel.
+    A list of two counts as a pair. Raises: ValueError for anything else, also as the crop, and for sides below 1 pixel.
     """
     if size is None:
         return None
@@ -136,23 +142,25 @@ def parse_resize(size: Any) -> Resize | None:
 
 
 class PictureDecoder:
-    """Decodes pictures. *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`.
+    """Decodes pictures: call it with a field and its bytes, as a decoder of webdataset, or `decode` with the bytes.
 
-    It says what a picture becomes: by "pil" a PIL image, by "torch" a tensor [channels, height, width], else an array
-    [height, width, channels]; uint8 or float32 from 0 to 1, or the stored type; of grey [height, width].
+    *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`. It says what a picture
+    becomes: by "pil…" a PIL image, by "torch…" a tensor [channels, height, width], else an array [height, width,
+    channels], of grey [height, width]; with 8 in its name uint8, with "raw" the stored type, else float32 from 0 to 1.
     *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: pixels of the shorter side, (height,
-    width), or a `Resize`; or a dict of these by field; None: as stored. Called with a field and its bytes, as a decoder
-    of webdataset is. `upright`: True to turn pictures as their EXIF data say, before they are resized; default False.
+    width), or a `Resize`; or a dict of these by field; None: as stored.
+    `upright`: at first False; set it to True to turn pictures as their EXIF data say, before they are resized
 
-    Raises: KeyError for another name; ValueError for another *resize*.
+    Raises: KeyError for another *spec*; ValueError for another *resize*.
     """
 
     @staticmethod
     def specs() -> dict[str, tuple[str, str, str]]:
         """Return a dict: name of a decoder -> (class, type of values, mode) of its pictures.
 
-        Classes are "numpy", "torch" and "pil"; types "uint8", "float", "stored" or None; modes those of Pillow in lower
-        case, "" for that of each picture.
+        "torch" -> ("torch", "float", "rgb"). Classes are "numpy", "torch" and "pil"; types "uint8", "float", "stored"
+        if the name has "raw" in it, and None for other PIL images; modes those of Pillow in lower case, "" for the mode
+        in which each picture is stored.
         """
         from webdataset.autodecode import imagespecs
 
@@ -170,28 +178,28 @@ class PictureDecoder:
 
     @property
     def by_pillow(self) -> int:
-        """The number of JPEGs that simplejpeg refused and Pillow decoded, here and in workers."""
+        """The number of JPEGs that simplejpeg refused and Pillow decoded, in this process and in its workers."""
         return sum(self._refused.numbers)
 
     def _refuse(self) -> None:
-        """Count a JPEG that simplejpeg refused, for this process."""
+        """Count a JPEG that simplejpeg refused, in the shared counter of this process."""
         self._refused.numbers[os.getpid() % WORKERS_COUNTED_APART] += 1
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return the picture *data*, decoded; None if the suffix of *field* is not a picture's.
+        """Return the picture *data*, decoded and resized; None if the suffix of *field* is not a picture's.
 
-        Raises: SampleError if it is no picture that can be decoded, or has too many pixels; what Pillow raises for
-        damage.
+        *field*: "jpg", "seg.png"; capitals, and a dot in front, do not count. Raises: SampleError if it is no picture
+        that can be decoded, or has too many pixels, or fewer than the crop; what Pillow raises for damage.
         """
         if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
             return None
         return self.decode(data, field.lstrip(".").lower())
 
     def decode(self, data: bytes, field: str = "") -> Any:
-        """Return the picture *data*, decoded and resized; *field* chooses the size if sizes are by field.
+        """Return the picture *data*, decoded and resized; *field* (lower case) chooses the size if sizes are by field.
 
-        Raises: SampleError if it is no picture that can be decoded, or has too many pixels; what Pillow raises for
-        damage.
+        Such a picture stays as stored if *field* has no size. Raises: SampleError if it is no picture that can be
+        decoded, or has too many pixels, or fewer than the crop; what Pillow raises for damage.
         """
         resize = self._resize.get(field) if isinstance(self._resize, dict) else self._resize
         if not self._mode:
@@ -213,7 +221,8 @@ class PictureDecoder:
     def _decode_stored(self, data: bytes, resize: Resize | None) -> Any:
         """Return the picture *data* with its stored values, which may be labels, in the class of this decoder.
 
-        *resize*: the size, by nearest neighbour; None: as stored.
+        With a palette these are its indexes, of 1 bit 0 and 1; whole numbers of 16 bits become int32 in tensors.
+        *resize*: the size, by nearest neighbour even if it does not say so; None: as stored.
         """
         import numpy as np
 
@@ -241,7 +250,10 @@ class PictureDecoder:
         return tensor.permute(2, 0, 1).contiguous() if tensor.ndim == 3 else tensor
 
     def _decode_resized(self, data: bytes, resize: Resize) -> Any:
-        """Return the picture *data*, resized by *resize*, in the class, type and layout of this decoder."""
+        """Return the picture *data*, resized by *resize*, in the class, type and layout of this decoder.
+
+        Raises: SampleError if it is no picture that can be decoded, has too many pixels, or fewer than the crop.
+        """
         import torch
 
         tensor = torch.from_numpy(self._resize_to_array(data, resize))
@@ -257,9 +269,9 @@ class PictureDecoder:
         return tensor if self._array_kind == "torch" else tensor.numpy()
 
     def _resize_to_array(self, data: bytes, resize: Resize) -> Any:
-        """Return the picture *data* resized: an array [height, width, channels], or [height, width] for grey.
+        """Return the picture *data* resized: an array [height, width, channels], or [height, width] for the mode "L".
 
-        It is of uint8; for 16 bits of grey, if this decoder gives floats, of floats from 0 to 1.
+        It is of uint8; for 16 bits of grey, if this decoder gives floats, of float32 from 0 to 1.
         """
         import numpy as np
         import torch
@@ -274,7 +286,10 @@ class PictureDecoder:
         full_size: list[tuple[int, int]] = []
 
         def min_size_of(height: int, width: int) -> tuple[int, int]:
-            """Note the size before cropping; return the least (height, width) to which a JPEG may be decoded."""
+            """Note the size before cropping in `full_size`; return three times it, the least size for decoding a JPEG.
+
+            Sizes are (height, width); *height* and *width* are those of the picture as stored, or turned upright.
+            """
             full_size[:] = [resize.target_size(height, width)]
             return MIN_SCALED_RATIO * full_size[0][0], MIN_SCALED_RATIO * full_size[0][1]
 
@@ -293,7 +308,7 @@ DECODERS: dict[str, type[PictureDecoder | SoundDecoder]] = {PICTURE: PictureDeco
 
 
 def named_decoders(name: str, resize: Any = None) -> list[PictureDecoder | SoundDecoder]:
-    """Return the decoders called *name*, such as "pil"; of "torch" the decoder of pictures, then of sounds.
+    """Return the decoders called *name*: one, but for "torch" two, of pictures and of sounds, in this order.
 
     *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     Raises: ValueError for an unknown name, or another size.
@@ -306,9 +321,10 @@ def named_decoders(name: str, resize: Any = None) -> list[PictureDecoder | Sound
 
 
 class FieldDecoder(NamedTuple):
-    """Decodes one *field*: by *function* of its bytes, by *decoder*, or if both are None to a file in memory.
+    """Decodes one *field*: by *function* of its bytes, by *decoder*, or if both are None to a file in memory (BytesIO).
 
-    A compressed field, such as jpg.gz, has the name of what is inside (jpg): `decompress_field` comes before.
+    Call it with a field and its bytes; it returns None for another field. A compressed field, such as jpg.gz, has the
+    name of what is inside (jpg) in `field`, in lower case: `decompress_field` comes before.
     """
 
     field: str
@@ -319,7 +335,8 @@ class FieldDecoder(NamedTuple):
     def of(cls, field: str, spec: Any, resize: Any) -> Any:
         """Return the decoder of *field*. *spec*: the name of a decoder, "file", or a function of the payload's bytes.
 
-        "basic", and a *spec* that is neither a name nor a function, is returned unchanged: the caller has to look.
+        "basic", and a *spec* that is neither a name nor a function, is returned unchanged: the caller has to look. Of
+        two decoders of one name ("torch") a field of a sound gets that of sounds.
         *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as
         stored. Raises: ValueError for an unknown name, or another size.
         """
@@ -336,7 +353,10 @@ class FieldDecoder(NamedTuple):
         return cls(inner, None, decoders[-1] if suffix_of(inner) in TORCH_SOUNDS else decoders[0])
 
     def __call__(self, field: str, data: bytes) -> Any:
-        """Return *data* of *field* decoded; None if *field* is another one, so that other decoders try."""
+        """Return *data* of *field*, in lower case, decoded; None if *field* is not `field`, so that other decoders try.
+
+        A dot in front of *field* does not count. Raises: the errors of the function, or of the decoder (SampleError).
+        """
         if field.lstrip(".") != self.field:
             return None
         if self.function is not None:
@@ -345,16 +365,17 @@ class FieldDecoder(NamedTuple):
 
 
 def picture_decoders(decoders: Iterable[Any]) -> list[PictureDecoder]:
-    """Return the picture decoders among *decoders*, also inside of a `FieldDecoder`."""
+    """Return the picture decoders among *decoders*, in order, also the `decoder` of each `FieldDecoder`."""
     candidates = (decoder.decoder if isinstance(decoder, FieldDecoder) else decoder for decoder in decoders)
     return [decoder for decoder in candidates if isinstance(decoder, PictureDecoder)]
 
 
 def make_decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[Callable[..., Any]]:
-    """Return the decoders for *decode*, each a function of a field and its bytes; "basic" adds none.
+    """Return the decoders for *decode*, in order, each a function of a field and its bytes; "basic" adds none.
 
     A decoder returns the value, or None for a field that it does not decode.
-    *decode*: the name of a decoder, a function, several of these, or a dict by field of names and functions of bytes.
+    *decode*: the name of a decoder ("pil"), a function of a field and its bytes, a list or tuple of these, or a dict by
+    field of names, "file" (a file in memory) and functions of bytes.
     *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     *exif*: True turns pictures as their EXIF data say.
     Raises: TypeError for another *decode*; ValueError for an unknown name or another size, and for *resize* or *exif*
@@ -385,11 +406,13 @@ def make_decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[C
 
 
 def make_decoder(decode: Any, resize: Any = None, exif: bool = False) -> Any:
-    """Return webdataset's Decoder with the decoders *decode*; None if no argument is given.
+    """Return webdataset's Decoder with the decoders *decode*; None if *decode* and *resize* are None, and not *exif*.
 
     It decompresses fields such as txt.zst first, unpickles nothing of itself, and decodes text, numbers, JSON and
     arrays, too.
-    *decode*: the name of a decoder, a function, several of these, or a dict by field of names and functions of bytes.
+    *decode*: the name of a decoder ("pil"), a function of a field and its bytes, a list or tuple of these, or a dict by
+    field of names, "file" (a file in memory) and functions of bytes; None: only text, numbers, JSON and arrays are
+    decoded.
     *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     *exif*: True turns pictures as their EXIF data say.
     Raises: TypeError for another *decode*; ValueError for an unknown name or another size, and for *resize* or *exif*
@@ -417,9 +440,9 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bo
 
 @lru_cache
 def _picture_decoder(decode: str, resize: Resize | None, exif: bool) -> PictureDecoder:
-    """Return the decoder named *decode* with *resize*; *exif*: it turns pictures as their EXIF data say. Cached.
+    """Return the picture decoder named *decode* with *resize*; *exif*: it turns pictures as their EXIF data say.
 
-    Raises: ValueError for a name of no decoder of pictures, or another size.
+    The same decoder for the same arguments: cached. Raises: ValueError for a name of no decoder of pictures.
     """
     decoders = picture_decoders(make_decoders(decode, resize, exif))
     if not decoders:
@@ -431,8 +454,8 @@ def decompress_field(key: str, data: bytes) -> Any:
     """Decompress *data*, of the field *key*; a handler for webdataset's Decoder, which calls it before its decoders.
 
     Returns webdataset's Continue, with the decompressed data and the field without the suffix of the codec, which are
-    decoded next; None unless *key* ends in gz, bz2, xz, zst or lz4, in lower or upper case. Webdataset's own handler
-    does so for gz alone.
+    decoded next: ".txt.gz" -> ".txt"; None unless *key* ends in gz, bz2, xz, zst or lz4, in lower or upper case.
+    Webdataset's own handler does so for gz alone.
     Raises: ValueError if *data* is not compressed so, is damaged, or has more than 1 GiB.
     """
     from webdataset.autodecode import Continue

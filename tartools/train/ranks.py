@@ -16,7 +16,10 @@ PART_MASK = (1 << PART_BITS) - 1
 
 
 class ReaderId(NamedTuple):
-    """A reader of an epoch, a worker of a rank or a rank without workers: number `number`, from 0, of `readers`."""
+    """A reader of an epoch, a worker of a rank or a rank without workers: number `number`, from 0, of `readers`.
+
+    `readers`: of all ranks together.
+    """
 
     number: int
     readers: int
@@ -41,7 +44,9 @@ class SharedNumbers:
 
 
 class SharedEpoch(SharedNumbers):
-    """The number of the epoch, in shared memory: workers that run already see the number of `set_epoch`.
+    """The number of the epoch, in shared memory: `begin` an iteration to get it, or assign `number` to set it.
+
+    *number*: that of the first iteration. Workers that run already see a number that is set (by `set_epoch`).
 
     Each iteration is of the epoch after that of the iteration before, unless the number was set since. The workers of
     one iteration must have one number, and torch tells the dataset of no iteration: so each of them looks for its
@@ -65,7 +70,7 @@ class SharedEpoch(SharedNumbers):
 
     @property
     def number(self) -> int:
-        """The number of the epoch that was begun last, or was set since."""
+        """The number of the epoch that was begun last, or was set since; if it is set, the next iteration has it."""
         last = max(self.numbers[1:], key=_later_epochs)
         return self.numbers[0] + _later_epochs(last)  # type: ignore[no-any-return]
 
@@ -77,7 +82,8 @@ class SharedEpoch(SharedNumbers):
     def begin(self) -> int:
         """Begin an iteration, in this process or in a worker; return the number of its epoch.
 
-        For one iteration, each of its workers calls this once; without workers, the process that iterates does.
+        That is the number that was set, for the first iteration after it, or else one more than that of the iteration
+        before. For one iteration, each of its workers calls this once; without workers, the process that iterates does.
         """
         from torch.utils.data import get_worker_info
 
@@ -129,7 +135,10 @@ class SingleResume(SharedNumbers):
         return state if context.get_spawning_popen() else state | {"numbers": [int(self.in_workers)]}
 
     def load(self) -> None:
-        """Let the next iteration resume: a state was loaded in this process."""
+        """Let the next iteration resume: a state was loaded in this process.
+
+        In a worker: let this worker's iterations resume, and nobody else's.
+        """
         from torch.utils.data import get_worker_info
 
         self._loading_process = os.getpid()
@@ -150,7 +159,7 @@ class SingleResume(SharedNumbers):
 
     @property
     def in_workers(self) -> bool:
-        """True if workers have begun to read since the last state was loaded."""
+        """True if workers have begun to read since the last state was loaded, or at all if none was."""
         return bool(self.numbers[0])
 
 
@@ -185,7 +194,7 @@ class ReaderRank:
         """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`).
 
         (0, 1) if a framework deals samples to ranks, unless a rank was given. A worker that is no fork has the rank of
-        the process that started it. Raises: ValueError for a bad environment.
+        the process that started it. Raises: ValueError for a bad RANK or WORLD_SIZE in the environment.
         """
         from torch.utils.data import get_worker_info
 
@@ -199,7 +208,7 @@ class ReaderRank:
     def reader(self) -> ReaderId:
         """Return the `ReaderId` of this process: its number among the readers of all ranks, and how many these are.
 
-        Adjacent readers are on different ranks. Raises: ValueError for a bad environment.
+        Worker w of rank r of n has the number w * n + r. Raises: ValueError for a bad environment, as `this_rank`.
         """
         (rank, world_size), (worker, workers) = self.rank_and_size(), this_worker()
         return ReaderId(worker * world_size + rank, workers * world_size)
@@ -208,7 +217,7 @@ class ReaderRank:
 def this_rank() -> tuple[int, int]:
     """Return (rank, number of ranks): of torch.distributed if it was initialised here, else of the environment.
 
-    (0, 1) if a framework deals what the caller reads (see `is_dealt_by_framework`). Of the environment, RANK and
+    (0, 1) if a framework deals what the caller reads (see `is_dealt_by_framework`). In the environment, RANK and
     WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the variable, if one is
     not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
     """
@@ -231,7 +240,10 @@ def this_rank() -> tuple[int, int]:
 
 
 def _number_in(variable: str) -> int:
-    """Return the whole number in the environment variable *variable*, which must be set. Raises: ValueError."""
+    """Return the whole number in the environment variable *variable*, which must be set.
+
+    Raises: ValueError for any other text; KeyError if it is not set.
+    """
     text = os.environ[variable]
     try:
         return int(text)

@@ -45,13 +45,14 @@ class StatefulSampler(DistributedSampler[Any]):
         for batch in torch.utils.data.DataLoader(data, batch_sampler=sampler, num_workers=4): ...
 
     *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. With *batch_size* this is a batch
-    sampler, otherwise a sampler. The order is a function of seed, epoch and position alone: the same with any number of
-    ranks and workers. Each sample comes once an epoch, unless *weights*, *length* or *drop_last* are given. All ranks
-    have equally many batches; if too few samples are left for that, some have one fewer, with a warning. Without
-    *batch_size*, some may have one sample more. Each iteration is the next epoch, unless `set_epoch` was called.
+    sampler, which yields lists of row numbers, otherwise a sampler, which yields row numbers. The order is a function
+    of seed, epoch and position alone: the same with any number of ranks and workers. Each sample comes once an epoch,
+    unless *weights*, *length* or *drop_last* are given. All ranks have equally many batches; if too few samples are
+    left for that, some have one fewer, with a warning. Without *batch_size*, some may have one sample more. Each
+    iteration is the next epoch, from 0 on, unless `set_epoch` was called.
 
-    *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes are, and
-    samples within each *window* runs; False: the order of the dataset
+    *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes (or "4MB") are,
+    and samples within each *window* runs; False: the order of the dataset
     *rank*, *world_size*: None: those of torch.distributed, or of RANK and WORLD_SIZE
     *weights*: shares of samples: a column's name, or an array with a number for each; or of sources: a dict, pattern of
     shard URLs -> share, or a schedule, pairs (number of a sample in the epoch, such a dict)
@@ -63,8 +64,8 @@ class StatefulSampler(DistributedSampler[Any]):
 
     More on them: docs/training/order.md and docs/training/mixtures.md.
     Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
-    for batches by bucket or cost. Raises: ValueError for arguments that don't fit; TypeError for a *dataset* that is a
-    sampler.
+    for batches by bucket or cost. Raises: ValueError for arguments that don't fit; SampleError for a shard that no
+    pattern of *weights* matches; TypeError for a *dataset* that is a sampler.
     """
 
     # Who counts the batches that training has had. A DataLoader with workers asks for batches in advance, so the
@@ -134,21 +135,21 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The number of the current epoch; once an iteration has consumed all of it, the number of the next one."""
+        """The number of the current epoch; once an iteration over it has ended, the number of the next one."""
         return self._epoch
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The number of samples in an epoch over all ranks, with those that *drop_last* leaves out; without padding."""
+        """The number of samples in an epoch over all ranks, including what *drop_last* leaves out; without padding."""
         return self._rows.length
 
     @property
     def num_replicas(self) -> int:  # type: ignore[override]
-        """The number of ranks, as torch calls it."""
+        """The number of ranks, as torch calls it: *world_size*, or if it is None the one that `this_rank` returns."""
         return (self._rank or this_rank())[1]
 
     def rank_and_size(self) -> tuple[int, int]:
-        """Return (rank, number of ranks): as given, or else of torch.distributed or the environment."""
+        """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`)."""
         return self._rank or this_rank()
 
     def set_epoch(self, epoch: int) -> None:
@@ -168,10 +169,11 @@ class StatefulSampler(DistributedSampler[Any]):
         return self._steps_done + steps.step_count(rank)
 
     def __iter__(self) -> SamplerIteration:
-        """Begin an iteration: of the next epoch, of the one that was set, or of the rest of a loaded state's.
+        """Begin an iteration of the next epoch, of the one that was set, or of the rest of a loaded state's; return it.
 
-        If nothing of the iteration before was consumed, its epoch begins again. Warns if this rank has a batch fewer
-        than others. Raises: ValueError if accelerate would deal a given rank's part again.
+        If nothing of the iteration before was consumed, its epoch begins again; if only a part was, the next epoch
+        begins. Logs a warning if this rank has a batch fewer than others. Raises: ValueError if accelerate would deal a
+        given rank's part again.
         """
         self._end_if_over()
         is_unfinished = self.running is not None and self.running.used and not self.running.ended
@@ -207,7 +209,7 @@ class StatefulSampler(DistributedSampler[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration resume from *state*, and replace seed and epoch of this sampler by the state's.
 
-        Raises: StateError if it is of another order or other data.
+        Raises: StateError if it is malformed, or of another order or other data.
         """
         # the values of an order are compared below
         checks = dict.fromkeys(self._kind, lambda _: True) | {
@@ -237,16 +239,16 @@ class StatefulSampler(DistributedSampler[Any]):
     def _state(self, epoch: int, position: int, steps: int) -> dict[str, Any]:
         """Return the state of *epoch* after all ranks together have consumed its first *position* positions.
 
-        *position*: samples, counted from the begin of the epoch. *steps*: number of steps from there on in which they
-        did that; in a step each rank takes a batch (without *batch_size*: a sample).
+        *position*: samples, counted from the begin of the epoch. *steps*: number of steps, from there too, in which
+        they did that; in a step each rank takes a batch (without *batch_size*: a sample).
         """
         place = {"seed": self._seed, "epoch": epoch, "done": position, "steps": steps, "data": self._fingerprint}
         return make_state(place | self._kind)
 
     def _steps_to(self, position: int) -> int:
-        """Return the number of steps in which the ranks consume an epoch up to *position*.
+        """Return the number of steps in which the ranks consume the epoch from its begin to *position*.
 
-        For states of tartools 0.2, which have no count.
+        Sets `_position` to *position*. For states of tartools 0.2, which have no count.
         """
         self._position = 0
         rank, steps = self._share_epoch()
@@ -259,7 +261,10 @@ class StatefulSampler(DistributedSampler[Any]):
         return self._digest()
 
     def _share_epoch(self) -> tuple[int, RankSteps]:
-        """Return (this rank, `RankSteps` in which all ranks share the rest of the current epoch)."""
+        """Return (this rank, `RankSteps` in which all ranks share the current epoch from `_position` on).
+
+        `_position` is 0, or the position of the state that was loaded.
+        """
         rank, world_size = self.rank_and_size()
         if isinstance(self._rows, BatchedOrder):
             return rank, self._rows.steps(self._position, self._seed, self._epoch, world_size)
@@ -267,7 +272,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return rank, RankSteps.of(self._position, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
 
     def _end_if_over(self) -> None:
-        """End the epoch if the latest iteration has consumed all of it."""
+        """If the latest iteration has consumed all of its epoch, end that: the sampler moves on to the next one."""
         if self.running is not None and self.running.used:
             self.running.end_if_over()
 
@@ -284,8 +289,8 @@ class StatefulSampler(DistributedSampler[Any]):
 class RankSampler(DistributedSampler[Any]):
     """A sampler, not of batches: it yields the row numbers of the samples of this rank, in the order of *order*.
 
-    A loader by batches has no other sampler, and what frameworks look at is `loader.sampler`: whether it deals to ranks
-    already, and how to set the epoch.
+    *order*: the `StatefulSampler` of a loader by batches, which has no other sampler; what frameworks look at is
+    `loader.sampler`: whether it deals to ranks already, and how to set the epoch.
     """
 
     def __init__(self, order: StatefulSampler) -> None:
@@ -295,7 +300,7 @@ class RankSampler(DistributedSampler[Any]):
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """The number of the current epoch; once an iteration has consumed all of it, the number of the next one."""
+        """The number of the current epoch; once an iteration over it has ended, the number of the next one."""
         return self.order.epoch
 
     @property
@@ -386,7 +391,10 @@ class SamplerIteration(Iterator[Any]):
         return list(islice(self._batches(self.consumed), self.taken - self.consumed))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin again at the place of *state*. Raises: StateError if it is of another order or other data."""
+        """Begin again at the place of *state*, which the sampler loads, too.
+
+        Raises: StateError if it is malformed, or of another order or other data.
+        """
         self._sampler.load_state_dict(state)
         self._begin()
         self._loaded = True
@@ -464,7 +472,7 @@ def datasets_in(dataset: Any) -> list[Any]:
 def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
     """Set the seed and the epoch from which random transforms of *dataset* and its inner datasets get their seeds.
 
-    *seed*: of the run; None: leave the one that was set before, at first 0.
+    *seed*: of the run; None: leave the one that was set before, at first 0. A dataset without such transforms is left.
     """
     seeds = getattr(getattr(dataset, "chooser", dataset), "seeds", None)
     if isinstance(seeds, SharedSeeds):

@@ -20,7 +20,10 @@ MAX_SEED = (1 << 63) - 1
 
 
 class SampleSeeds(NamedTuple):
-    """The seeds of all samples in one epoch of a run with *seed*; *repetition*: of the data in that epoch, from 0."""
+    """The seeds of all samples in one epoch of a run with *seed*; *repetition*: of the data in that epoch, from 0.
+
+    `of` returns the seed of a sample.
+    """
 
     seed: int
     epoch: int
@@ -29,7 +32,7 @@ class SampleSeeds(NamedTuple):
     def of(self, url: str, key: str) -> int:
         """Return the seed of the sample *key* of the shard *url*, from 0 to 2**63 - 1.
 
-        Of *url* only the part after the last slash counts.
+        Only the part of *url* after its last slash counts.
 
         >>> SampleSeeds(7, 0).of("s3://b/a.tar", "n01") == SampleSeeds(7, 0).of("a.tar", "n01")
         True
@@ -56,7 +59,7 @@ class SharedSeeds(SharedNumbers):
     def of(self, url: str, key: str) -> int:
         """Return the seed of the sample *key* of the shard *url* in the current epoch, from 0 to 2**63 - 1.
 
-        Of *url* only the part after the last slash counts.
+        Only the part of *url* after its last slash counts.
         """
         return SampleSeeds(*self.numbers).of(url, key)
 
@@ -64,7 +67,8 @@ class SharedSeeds(SharedNumbers):
 def seed_parameter(function: Any) -> str | None:
     """Return the parameter by which *function* asks for a seed, "seed" or "rng"; None if it does not ask.
 
-    A parameter of that name with a default other than None does not ask, nor does one that is positional only.
+    If it has both, it is "seed". A parameter of that name with a default other than None does not ask, nor does one
+    that is positional only, nor a function whose signature can't be found out.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -79,9 +83,9 @@ def seed_parameter(function: Any) -> str | None:
 
 
 def call_with_seed(function: Callable[..., Any], parameter: str | None, seed: int, *values: Any) -> Any:
-    """Return the result of *function* for *values*, and for *seed* if it has a *parameter* for it.
+    """Return the result of *function* for *values*, and for *seed* by keyword if it has a *parameter* for it.
 
-    *parameter*: "seed"; "rng", which gets a numpy Generator of the seed; None: no seed is passed.
+    *parameter*: "seed", which gets the number; "rng", which gets a numpy Generator of it; None: no seed is passed.
     """
     if parameter is None:
         return function(*values)
@@ -95,7 +99,8 @@ def call_with_seed(function: Callable[..., Any], parameter: str | None, seed: in
 class CurrentSample:
     """The sample that a stream's stages work on now, for functions that ask for its seed; unknown at first.
 
-    *seeds*: of the epoch. `note` and `forget` wrap the samples between stages, `bind_seed` the functions in them.
+    *seeds*: the seeds of the epoch. `note` and `forget` wrap the samples between stages, `bind_seed` the functions in
+    stages.
     """
 
     def __init__(self, seeds: SampleSeeds) -> None:
@@ -128,7 +133,7 @@ class CurrentSample:
             return function
 
         def call(*values: Any) -> Any:
-            """Call the function with the seed of the current sample. Raises: UsageError if that is not known."""
+            """Call the function with the seed of the current sample. Raises: UsageError if there is none."""
             if self._sample is None:
                 raise UsageError(
                     f"{function!r} asks for {parameter}, and of which sample this is, is not known behind a stage that "

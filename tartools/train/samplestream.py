@@ -46,7 +46,7 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
 
 
 class SampleStream(IterableDataset[dict[str, Any]]):
-    """A stream of the samples of shards and tables as dicts, which `samples` makes.
+    """A stream of the samples of shards and tables as dicts, which `samples` makes; each iteration is an epoch.
 
     `urls`: of the shards and tables, expanded; `shuffled`: the shards come in an order by `seed` and epoch
     `resampled`: shards are drawn at random, without an end
@@ -91,9 +91,9 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return iter(SliceReader(self.urls, slice_at, last_dot=self.last_dot))
 
     def slices(self, epoch: tuple[int, int], reader: ReaderId) -> NumberedSlices:
-        """Return a function: n -> slice that *reader* reads n-th, None behind the last; without an end if resampled.
+        """Return a function: n -> slice that *reader* reads n-th, from 0 on; None behind the last.
 
-        *epoch*: (epoch, repetition in it).
+        If the stream is `resampled`, there is no last one. *epoch*: (epoch, repetition in it).
         """
         if self.resampled:
             count, name = len(self.urls), f"resampled {self.seed} {epoch} {reader}"
@@ -101,7 +101,10 @@ class SampleStream(IterableDataset[dict[str, Any]]):
         return by_number(self.assign_slices(epoch, reader))
 
     def assign_slices(self, epoch: tuple[int, int], reader: ReaderId) -> list[ShardSlice]:
-        """Return the slices that *reader* reads in *epoch*, a pair (epoch, repetition), if shards are not resampled."""
+        """Return the slices that *reader* reads in *epoch*, in order; for streams that are not `resampled`.
+
+        *epoch*: (epoch, repetition in it).
+        """
         order = [*map(ShardSlice, range(len(self.urls)))]
         if self.shuffled:
             Random(f"shards {self.seed} {epoch}").shuffle(order)
@@ -111,8 +114,9 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
     """Warn if the largest share of a rank of *source* has MAX_SHARE_RATIO times as many bytes as the smallest, or more.
 
-    *readers*: number of readers of all ranks. Compares nothing for tables mixed with shards, whose bytes differ, or for
-    more than MAX_COMPARED_SHARDS; if one is remote, all count as equally large.
+    *readers*: number of readers of all ranks. Shares are estimates, of epoch 0. Compares nothing for one rank, for
+    tables mixed with shards, whose bytes differ, or for more than MAX_COMPARED_SHARDS; if one is remote, all count as
+    equally large.
     """
     urls, ranks = source.urls, source.rank.rank_and_size()[1]
     if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:

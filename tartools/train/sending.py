@@ -53,9 +53,10 @@ def check_guarded() -> None:
 
 
 class CacheSetting:
-    """The argument `cache=` of datasets, FOLDER:SIZE. Sets `TARTOOLS_CACHE` here, and in processes that unpickle it.
+    """The argument `cache=` of datasets, as "/nvme/cache:500GB"; sets `TARTOOLS_CACHE` to it in this process.
 
-    None changes nothing. Raises: UsageError if it is not FOLDER:SIZE.
+    It does so again in each process that unpickles it, such as a worker. `cache`: the text. None changes nothing.
+    Raises: UsageError if it is not FOLDER:SIZE.
     """
 
     def __init__(self, cache: str | None) -> None:

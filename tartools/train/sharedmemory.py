@@ -33,7 +33,7 @@ def keep_freed_memory() -> None:
 
 
 class SharedBuffers:
-    """The buffers of a worker in shared memory, used again for later batches.
+    """The buffers of a worker in shared memory, used again for later batches: `take` returns one.
 
     The last byte of each is 1 while the training process has a batch in it, and 0 when it is free.
     """
@@ -44,7 +44,8 @@ class SharedBuffers:
     def take(self, size: int) -> torch.Tensor:
         """Return a uint8 tensor in shared memory of more than *size* bytes: a free one, else a new one.
 
-        Its last byte, which is not for the caller, is 1 until the training process frees the buffer.
+        Its last byte, which is not for the caller, is 1 until the training process frees the buffer. A new buffer is
+        made a quarter larger than *size*, and replaces one that is free and too small, if there is one.
         """
         free = [candidate for candidate in self._buffers if not candidate[-1]]
         buffer = next((candidate for candidate in free if len(candidate) > size), None)
@@ -72,7 +73,10 @@ class SentBuffer:
 
 
 def received_bytes(buffer: torch.Tensor) -> memoryview:
-    """Return the bytes of a batch in *buffer*, in the training process; the worker reuses it once they are freed."""
+    """Return all bytes of *buffer*, which has a batch at its begin, as a memoryview, in the training process.
+
+    The worker uses the buffer again once the view and all that is made from it without a copy are freed.
+    """
     array, last = buffer.numpy(), buffer[-1:].numpy()
     finalize(array, _mark_free, last, os.getpid()).atexit = False
     return memoryview(array)  # type: ignore[arg-type]
@@ -100,7 +104,8 @@ class SentList(list[Any]):
 def with_sent_lists(item: Any) -> Any:
     """Return *item* with lists as `SentList`: itself, or lists that are items of a tuple or values of a dict.
 
-    Deeper lists stay: torch copies only these levels.
+    The tuple or dict is then a new one. Deeper lists stay, since torch copies only these levels; so do subclasses of
+    list, tuple and dict.
     """
     if type(item) is list:
         return SentList(item)

@@ -64,7 +64,7 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
 
     If there are SHARDS_PER_WORKER times as many slices as readers, or more, they are dealt as they are, by turns; else
     cut, so that all readers get equally many. A slice with `skip` is never cut. All readers call this with the same
-    *slices*: then each part of these has one reader.
+    *slices*: then each part of these has one reader. A cut slice is a fraction, whose bytes `resolve_slice` finds.
     """
     # Every reader computes this alone, without a word to the others, so it depends on nothing but the arguments.
     # - Many slices: whole ones, by turns. Readers differ by one of them, which is at most an eighth of their share.
@@ -121,8 +121,9 @@ def can_cut_shard(url: str) -> bool:
 def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     """Return *piece*, a fraction of the shard *url*, as a range of bytes, or of rows of a table; None if it is empty.
 
-    A range of bytes, or a piece that is all of a shard, is returned unchanged. If the shard can't be cut, because it is
-    compressed, a pipe, or on a server without ranges, its first piece becomes all of it, and the others are empty.
+    A range of bytes, or a piece that is all of a shard, is returned unchanged; the result has `slices` 1. If the shard
+    can't be cut, because it is compressed, a pipe, or on a server without ranges, its first piece becomes all of it,
+    and the others are empty.
     Raises: StorageError if the shard can't be read.
     """
     if piece.begin == piece.end:
@@ -161,7 +162,7 @@ def can_cut_file(url: str, file: io.BufferedReader) -> bool:
 
 
 def _resolve_rows(url: str, piece: ShardSlice) -> ShardSlice | None:
-    """Return *piece*, a fraction of the table *url*, as a range of rows; None if it is empty."""
+    """Return *piece*, a fraction of the table *url*, as a range of rows, with `rows` True; None if it has no row."""
     from tartools.tables import source
 
     with source.open_table(url) as table:
@@ -182,7 +183,7 @@ def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number:
     """Return the `Boundary` (byte, key of sample) where slice *number* of *piece* begins; None at the end of *file*.
 
     It is the first begin of a sample from the estimated begin of the slice on, but not behind the end of *piece*, which
-    is the cut for `piece.slices`. *size*: bytes of the file.
+    is the cut for `piece.slices`. Slice 0 begins where *piece* does, with the key b"". *size*: bytes of the file.
     """
     if number == 0:
         return Boundary(piece.begin, b"")
@@ -219,8 +220,9 @@ def _search_cut(file: io.BufferedReader, size: int, start: int) -> Boundary | No
 def _inner_archive_end(read: Read, position: int, max_bytes: int, size: int) -> int | None:
     """Return the end of an archive inside a payload, if the member at *position* is in one; None if it is in the shard.
 
-    It is inside if the archive ends before the shard does, of *size* bytes. None also if it does not end in the next
-    MEMBERS_BEHIND_CUT members, or *max_bytes* bytes. `read(count, offset)` returns bytes of the shard.
+    It is inside if the archive ends, by zero blocks, before the shard does, of *size* bytes; the end is a byte in or
+    right behind these blocks. None also if it does not end in the next MEMBERS_BEHIND_CUT members, or *max_bytes*
+    bytes. `read(count, offset)` returns bytes of the shard.
     """
     last = position + max_bytes
     for _ in range(MEMBERS_BEHIND_CUT):
@@ -259,7 +261,7 @@ NumberedSlices = Callable[[int], ShardSlice | None]  # gives the slice that is r
 
 
 def by_number(pieces: Sequence[ShardSlice]) -> NumberedSlices:
-    """Return a function: n -> the n-th of *pieces*, None behind the last."""
+    """Return a function: n -> item n of *pieces*, from 0; None behind the last."""
     return lambda number: pieces[number] if number < len(pieces) else None
 
 
@@ -268,12 +270,12 @@ class SliceReader:
 
     It can be iterated over once; `position`, called between two samples, tells the position of the next one.
 
-    `urls`: the URLs of the shards, whose indexes are the shard numbers in slices
-    `start`: where to begin, None for the first sample
-    `needed`: fields to read, others are None; None for all
+    *urls*: the URLs of the shards, whose indexes are the shard numbers in slices
+    *start*: where to begin, None for the first sample
+    *needed*: fields to read, others are None; None for all
     `on_error(error)`: called with the TarToolsError or OSError of a slice that can't be read; True to go on with the
         next one, else the iteration ends. None: the error is raised
-    `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
+    *last_dot*: keys end at the last dot of names, as `samples.lastdot` says
     """
 
     def __init__(
@@ -330,7 +332,10 @@ class SliceReader:
             self._number, self._rest, self._current, self._count, self._batch = self._number + 1, None, None, 0, None
 
     def _samples(self, url: str, piece: ShardSlice, account: Account) -> Iterator[dict[str, Any]]:
-        """Yield the samples of the slice *piece* of the shard *url* as dicts, without the first `piece.skip`."""
+        """Yield the samples of the slice *piece* of the shard *url* as dicts, without the first `piece.skip`.
+
+        Sets `_current`, `_batch`, `_first` and `_count` for `position`. Raises: the errors of `_batches` and `dicts`.
+        """
         self._current = resolved = resolve_slice(url, piece)
         if resolved is None:
             return
@@ -376,7 +381,11 @@ class SliceReader:
 
 
 def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
-    """True if reading can begin at any sample of the shard *url*; *batch* is the first one of its *stream*."""
+    """True if reading can begin at any sample of the shard *url*; *batch* is the first one of its *stream*.
+
+    It is so for a tar that is not compressed, in a file or on a server with ranges; not for a table. False also for a
+    remote one whose first sample does not begin at byte 0.
+    """
     if not storage.is_seekable(url) or not isinstance(stream, ShardStream) or stream.compressed:
         return False
     if batch.shards[0] != url:  # that of a table
@@ -439,10 +448,10 @@ def _field_name(field: bytes, member: Member) -> str:
 
 
 def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the samples of *batch* from number *first* on as dicts: `__key__`, `__url__`, payloads by field.
+    """Yield the samples of *batch* from number *first* on as dicts: `__key__`, `__url__`, payloads (bytes) by field.
 
-    Names of fields are in lower case. *needed*: fields to read, others are None; None for all. Raises: SampleError for
-    fields that differ only in case, or whose names begin with two underscores.
+    Names of fields are in lower case. *needed*: fields to read, others are None; None for all. Raises: SampleError if
+    two fields to be read differ only in case, or if the name of any field begins with two underscores.
     """
     cached_name = _names.get
     for number, (raw_key, url, members) in enumerate(batch.member_lists(first), first):

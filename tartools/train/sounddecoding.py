@@ -60,7 +60,7 @@ class Sound(Clip):
 
     @property
     def is_random(self) -> bool:
-        """True if the part depends on the seed of the sample."""
+        """True if the part depends on the seed of the sample: `seconds` is set, and `at` is "random"."""
         return self.seconds is not None and super().is_random
 
     @property
@@ -69,10 +69,12 @@ class Sound(Clip):
         return self.seconds is not None
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> tuple[torch.Tensor, int]:
-        """Return (waveform, rate) of the sound in *file*, bytes or an open file. *seed*: for `at="random"`; None draws.
+        """Return (waveform, rate) of the sound in *file*, bytes or an open file.
 
-        Raises: SampleError if it is no sound that can be decoded, is truncated, or has more than 1 GiB decoded;
-        TarToolsError without soxr, if it has to be resampled.
+        The waveform is a float32 tensor [channels, frames], the rate frames a second. *seed*: for `at="random"`; None
+        draws.
+        Raises: SampleError if it is no sound that can be decoded, is empty or truncated, has more than 1 GiB decoded,
+        or soundfile is missing; TarToolsError without soxr, if it has to be resampled.
         """
         import torch
 
@@ -116,7 +118,9 @@ class Sound(Clip):
 class SoundDecoder:
     """Decodes sounds whole, by the suffix of their field: a decoder of webdataset, for `decode="torch"`.
 
-    Call it with a field and its bytes. *suffixes*: of the fields that are sounds; None: those of `TORCH_SOUNDS`.
+    Call it with a field and its bytes; it returns (waveform, rate), a float32 tensor [channels, frames] and frames a
+    second, or None if the suffix of the field is not a sound's. Raises: SampleError if a sound can't be decoded.
+    *suffixes*: of the fields that are sounds; None: those of `TORCH_SOUNDS`.
     *spec* ("torch") and *resize* have no effect: decoders of pictures have the same arguments.
     """
 
@@ -125,18 +129,25 @@ class SoundDecoder:
 
     @staticmethod
     def specs() -> dict[str, tuple[str, str, str]]:
-        """Return a dict: name of a decoder -> (class, type of values, "") of its sounds."""
+        """Return a dict: name of a decoder -> (class, type of values, "") of its sounds.
+
+        It has one name: "torch" -> ("torch", "float", "").
+        """
         return {"torch": ("torch", "float", "")}
 
     def __call__(self, field: str, data: bytes) -> Any:
         """Return the sound *data* as (waveform, rate); None if the suffix of *field* is not a sound's.
 
-        Raises: SampleError if it can't be decoded.
+        The waveform is a float32 tensor [channels, frames], the rate frames a second. Raises: SampleError if it can't
+        be decoded.
         """
         return Sound().decode(data) if suffix_of(field) in self._suffixes else None
 
     def decode(self, data: bytes) -> Any:
-        """Return the sound *data* as (waveform, rate). Raises: SampleError if it can't be decoded."""
+        """Return the sound *data* as (waveform, rate): a float32 tensor [channels, frames], and frames a second.
+
+        Raises: SampleError if it can't be decoded.
+        """
         return Sound().decode(data)
 
 
@@ -189,7 +200,10 @@ def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarra
 
 
 def resample(frames: np.ndarray[Any, Any], rate: int, new_rate: int) -> np.ndarray[Any, Any]:
-    """Return *frames*, [frames, channels] at *rate*, resampled to *new_rate*. Raises: TarToolsError without soxr."""
+    """Return *frames*, float32 [frames, channels] at *rate* frames a second, resampled to *new_rate*, in the same form.
+
+    Raises: TarToolsError without soxr.
+    """
     try:
         import soxr
     except ImportError:

@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 class StateError(UsageError, ValueError):
-    """A state is malformed, or belongs to another class, other data or another order."""
+    """A state is malformed, or belongs to another class, other data or another order; a ValueError, too."""
 
 
 def make_state(values: Mapping[str, Any]) -> State:
@@ -35,8 +35,8 @@ def make_state(values: Mapping[str, Any]) -> State:
 def plain_value(value: Any) -> Any:
     """Return a copy of *value* of plain dicts, lists, numbers, texts, bools and None; keys of dicts become texts.
 
-    Converted are mappings, lists, tuples, numpy's scalars, and subclasses of numbers and texts. Raises: TypeError for a
-    value of another class.
+    Converted are mappings, lists and tuples (to lists), numpy's scalars, and subclasses of numbers and texts. Raises:
+    TypeError for a value of another class, such as an array.
     """
     if isinstance(value, Mapping):
         return {str(name): plain_value(item) for name, item in value.items()}
@@ -53,10 +53,10 @@ def plain_value(value: Any) -> Any:
 
 
 def check_state(state: Any, owner: str, checks: Mapping[str, Callable[[Any], bool]]) -> None:
-    """Raise StateError unless *state* has a version that we read, and for each name in *checks* a value that passes.
+    """Raise StateError unless *state* is a dict with a version that we read, and all values that *checks* demand.
 
-    *owner*: whose state it should be, for the message, as "an ObjectStream". A state without a version is one of
-    version 1.
+    *checks*: name -> function that returns True for a valid value. *owner*: whose state it should be, for the message,
+    as "an ObjectStream". A state without a version is one of version 1; further names in it are not looked at.
     """
     if not isinstance(state, dict) or not {*checks} <= {*state}:
         raise StateError(f"this is not a state of {owner}")
@@ -72,7 +72,7 @@ def check_state(state: Any, owner: str, checks: Mapping[str, Callable[[Any], boo
 
 
 def short_repr(value: Any) -> str:
-    """Return the `repr` of *value*, cut to 100 characters."""
+    """Return the `repr` of *value*; if it has over 100 characters, the first 97 and "..."."""
     text = repr(value)
     return text if len(text) <= 100 else text[:97] + "..."
 
@@ -83,7 +83,7 @@ def is_count(value: Any) -> bool:
 
 
 def is_integer(value: Any) -> bool:
-    """True if *value* is an integer of any size, and no bool."""
+    """True if *value* is an int of any size, negative too, and no bool."""
     return type(value) is int
 
 
@@ -93,12 +93,12 @@ def is_bool(value: Any) -> bool:
 
 
 def is_text(value: Any) -> bool:
-    """True if *value* is a text."""
+    """True if *value* is a str, and of no subclass."""
     return type(value) is str
 
 
 def is_list(value: Any, *checks: Callable[[Any], bool]) -> bool:
-    """True if *value* is a list or tuple of as many items as *checks*, and each passes its check."""
+    """True if *value* is a list or tuple of as many items as *checks*, and each item passes the check at its place."""
     right = isinstance(value, (list, tuple)) and len(value) == len(checks)
     return right and all(is_valid(item) for is_valid, item in zip(checks, value, strict=True))
 

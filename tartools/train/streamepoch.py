@@ -41,14 +41,15 @@ class StreamEpoch:
 
     Making it begins the epoch. Then iterate over `iterate()` once; `cursor`, between two items, tells the position.
 
-    `cursors`: those of all readers of the run that stopped, from which it resumes if they are of this epoch and no
+    *cursors*: those of all readers of the run that stopped, from which it resumes if they are of this epoch and no
         iteration has resumed from them before; else, and if there are none, it begins at the first sample
-    `handler`: called with an error of a shard or sample; True to go on without it. None: all errors are raised
-    `empty_check`: raise ValueError if this reader has no samples
-    `is_resumed`: True if it begins where `cursors` say
+    *handler*: called with an error of a shard or sample; True to go on without it. None: all errors are raised
+    *empty_check*: raise ValueError, in the iteration, if this reader has no samples
+    `is_resumed`: True if it begins where *cursors* say
 
     Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
-    Raises: StateError if *cursors* are of another number of readers, and one is missing or can't be shared.
+    Raises: StateError if it resumes, no cursor is of this reader (number and number of readers), and *cursors* lack a
+    reader of their run or can't be shared.
     """
 
     def __init__(
@@ -97,7 +98,12 @@ class StreamEpoch:
         return Cursor(self._data.digest(), self._me, self._epoch, *counts, position, shuffle, remainder)
 
     def iterate(self) -> Iterator[Any]:
-        """Yield the items of the last stage in all repetitions of the epoch; then report accepted errors."""
+        """Yield the items of the last stage in all repetitions of the epoch; then warn of errors that were accepted.
+
+        *handler* and the handlers of stages accept them. In a worker, lists become `SentList`. Raises: ValueError with
+        *empty_check*, UsageError if `with_epoch` sets a number of items, both if this reader has none; the errors that
+        no handler accepted.
+        """
         try:
             yield from self._repetitions()
         finally:
@@ -136,7 +142,10 @@ class StreamEpoch:
             self._start = self._reader = self._buffer = self._held = None
 
     def _items(self) -> Iterator[Any]:
-        """Begin a repetition, at its cursor if there is one; return the items of the last stage from there on."""
+        """Begin a repetition, at its cursor if there is one; return the items of the last stage from there on.
+
+        Sets `_reader`, `_buffer` and `_held`, from which `cursor` takes the position.
+        """
         source, steps, start = self._data.source, self._data.pipeline[1:], self._start
         epoch = self._epoch, self._repetition
         first = next((step for step in steps if not isinstance(step, ShuffleStage)), None)

@@ -32,10 +32,11 @@ _HOLD_NOTHING = {
 
 
 class ShuffleStage:
-    """A shuffle buffer: holds up to *size* samples, and yields a random one of them for each that it reads.
+    """The settings of a shuffle buffer, which `ShuffleBuffer` runs: it holds up to *size* samples.
 
-    As in webdataset, it yields the first sample when it holds *initial*; while it holds fewer than *size*, it reads
-    two samples for each that it yields. Draws depend on *seed* and epoch.
+    As in webdataset, it yields the first sample when it holds *initial* (at least 1, at most *size*); while it holds
+    fewer than *size*, it reads two samples for each that it yields, and then one. The sample yielded is a random one of
+    the buffer. Draws depend on *seed* and epoch.
     """
 
     def __init__(self, size: int, seed: int, initial: int = DEFAULT_SHUFFLE_START) -> None:
@@ -69,7 +70,10 @@ class ShuffleBuffer:
         self._draws: list[float] = []
 
     def shuffle(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield *samples* shuffled; first read the samples again that the start cursor holds."""
+        """Yield *samples* shuffled; first take from them the samples that the cursor *start* holds, by their numbers.
+
+        *samples*: from the position of *start* on, if there is one. Raises: StateError if they lack one that it holds.
+        """
         self._samples = take_numbered(samples, self._read, self._numbers)
         self._start = None
         size, initial = self._stage.size, self._stage.initial
@@ -93,7 +97,7 @@ class ShuffleBuffer:
         return begin, ShuffleCursor(self._yielded, self._read - first, numbers, self._position())
 
     def _mark(self) -> tuple[int, Position]:
-        """Return the last mark (samples read, position) before all held samples; delete the marks before it."""
+        """Return the last mark (samples read, position) not behind any held sample; delete the marks before it."""
         first = min(self._numbers, default=self._read)
         while len(self._marks) > 1 and self._marks[1][0] <= first:
             del self._marks[0]
@@ -159,7 +163,7 @@ class HeldSamplesReader:
 def take_numbered(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
     """Take the next *count* of *samples*; return the samples numbered *numbers* among them, in the order of *numbers*.
 
-    Raises: StateError if there are fewer samples.
+    The first one taken has the number 0. Raises: StateError if one of *numbers* is not among them.
     """
     number_set = {*numbers}
     samples_by_number = {number: sample for number, sample in enumerate(islice(samples, count)) if number in number_set}
@@ -169,7 +173,7 @@ def take_numbered(samples: Iterator[Any], count: int, numbers: Sequence[int]) ->
 
 
 class BatchStage:
-    """A stage that makes batches of *size* samples: call it with an iterator of samples.
+    """A stage that makes batches of *size* samples: call it with an iterator of samples, and iterate over the result.
 
     Unlike webdataset's, it yields a batch as soon as it is full.
 
@@ -191,7 +195,7 @@ class BatchStage:
 
 
 class ChooseStage:
-    """A stage that applies *chooser* to each sample: call it with an iterator of dicts.
+    """A stage that applies *chooser* to each sample: call it with an iterator of dicts, and iterate over the result.
 
     `needed`: fields that it reads, None for all
     `names`: names of the fields in the tuples that it yields; empty if it yields dicts
@@ -222,7 +226,7 @@ class ChooseStage:
 class FilesStage:
     """A stage that renames and selects the members ("files" in webdataset) of samples: dicts with their payloads.
 
-    Call it with an iterator of samples.
+    Call it with an iterator of samples; it yields them with the fields that are left, and drops samples without one.
 
     `rename(name)`: returns the new name of the member KEY.FIELD; None: names stay. `select(name)`: returns True to keep
     the member with this new name; None: all are kept. *lax*: True to drop the samples that webdataset does not see:
@@ -308,8 +312,10 @@ class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[m
 class DecodeStage:
     """A function for webdataset's `map` that decodes all fields of a sample by *decoder*, webdataset's Decoder.
 
-    *clips*: field -> `Sound` or `Video`, by which this class decodes the field, instead of *decoder*; parts at random
-    differ from one call to the next. Raises, when called: UndecodableError, with shard, sample and field.
+    Call it with a sample, a dict; it returns a new dict.
+    *clips*: field -> `Sound` or `Video`, by which this class decodes the field, if it is bytes, instead of *decoder*;
+    parts at random differ from one call to the next. Raises, when called: UndecodableError, with shard, sample and
+    field.
     """
 
     def __init__(self, decoder: Any, clips: Mapping[str, Clip]) -> None:
@@ -351,7 +357,10 @@ class SeededDecodeStage(DecodeStage):
 
 
 def asks_for_seed(step: Any) -> bool:
-    """True if *step* is a stage of webdataset with a function that asks for the seed of its sample."""
+    """True if *step* is a stage of webdataset with a function that asks for the seed of its sample.
+
+    `seed_parameter` says when a function asks for it.
+    """
     if not isinstance(step, filters.FilterFunction):
         return False
     return any(callable(value) and seed_parameter(value) for value in (*step.args, *step.kw.values()))
@@ -372,7 +381,11 @@ def refuse_pickle(_: object) -> Any:
 
 
 def tuple_names(steps: Sequence[Any]) -> Sequence[str]:
-    """Return the names of the fields in the tuples that the stages *steps* yield; () if they are not known."""
+    """Return the names of the fields in the tuples that the stages *steps* yield; () if nothing says them.
+
+    A field that was chosen among several has the name "jpg;png". There are none behind a stage that may change tuples,
+    and without a stage that makes them.
+    """
     names: Sequence[str] = ()
     for step in steps:
         function = step.f if isinstance(step, filters.FilterFunction) else None
@@ -396,7 +409,11 @@ def is_resumed_by_place(steps: Sequence[Any]) -> bool:
 
 
 def holds_nothing(step: Any) -> bool:
-    """True if the stage *step* is known to hold no samples between two items that it yields, nor to make two of one."""
+    """True if the stage *step* surely holds no samples between two items that it yields, and makes no two of one.
+
+    So are `ChooseStage`, `FilesStage`, and the stages of webdataset that decode, map, select, rename or log single
+    samples. False for all others, such as a function of the user.
+    """
     return isinstance(step, (ChooseStage, FilesStage)) or (
         isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING
     )

@@ -73,9 +73,9 @@ class TableDataset(Dataset[Any]):
 
     Holds: what `tartools.Table` holds, and a batch.
     Raises, when it is made: StorageError and TarFormatError for a table or shard that can't be read or is damaged;
-    ValueError and TypeError for arguments that don't fit; KeyError for a column that the table lacks. Later:
-    StorageError, also if a shard has changed; SampleError, with shard, sample and field, for a missing field or a
-    payload that can't be decoded; IndexError.
+    UsageError for stdin and commands; ValueError and TypeError for arguments that don't fit; KeyError for a column that
+    the table lacks. Later: StorageError, also if a shard has changed; SampleError, with shard, sample and field, for a
+    missing field or a payload that can't be decoded; IndexError.
     """
 
     def __init__(
@@ -115,7 +115,10 @@ class TableDataset(Dataset[Any]):
         return self.chooser(self._samples([index])[0])
 
     def __getitems__(self, indices: Sequence[int] | Iterable[int]) -> list[Any]:
-        """Return the samples of the rows *indices*, in this order."""
+        """Return the samples of the rows *indices*, in this order, chosen, decoded and transformed.
+
+        Raises: IndexError; the errors that the class names for later.
+        """
         guard_worker()
         return list(self.batch(list(indices)))
 
@@ -134,8 +137,9 @@ class TableDataset(Dataset[Any]):
     def batch(self, rows: list[int], buffer_of: GetBuffer | None = None) -> TableBatch | list[Any]:
         """Return the samples of *rows*, in this order: a `TableBatch`, whose payloads are in one buffer, or a list.
 
-        `buffer_of(size)`: makes the buffer, of *size* bytes or more; None: new memory. The result is a list if a field
-        is to be a file, or if `Table.bulk` can't read the rows.
+        `buffer_of(size)`: makes the buffer, of *size* bytes or more; None: new memory. A `TableBatch` decodes its
+        samples when they are asked for; in the list they are decoded. The result is a list if a field is to be a file,
+        or if `Table.bulk` can't read the rows.
         """
         bulk = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
         if bulk is not None:
@@ -160,8 +164,9 @@ class TableDataset(Dataset[Any]):
 class ColumnFields:
     """The values of the columns of *table* that become fields of samples: `of` returns the values of some rows.
 
-    *columns*: the argument of `TableDataset`. Holds: the values of these columns, which are not pickled. Raises:
-    KeyError for a column that the table has not; ValueError for a field that begins with two underscores.
+    *columns*: names of columns, or a dict, field -> column, as the argument of `TableDataset`. Holds: the values of
+    these columns; a pickled copy has none, and reads them again. Raises: KeyError for a column that the table has not;
+    ValueError for a field that begins with two underscores.
     """
 
     def __init__(self, table: Table, columns: Columns) -> None:
@@ -189,7 +194,10 @@ class ColumnFields:
 
 
 def column_fields(columns: Columns) -> dict[str, str]:
-    """Return the argument *columns* of TableDataset as a dict: field, in lower case -> column of the table."""
+    """Return the argument *columns* of TableDataset as a dict: field, in lower case -> column of the table.
+
+    Names, one or several in a text or list, are both field and column: "Score" -> {"score": "Score"}. None: {}.
+    """
     mapping = {} if columns is None else columns
     names = (
         mapping if isinstance(mapping, Mapping) else {name: name for name in fieldchooser.names_in(mapping, "columns")}
@@ -216,9 +224,9 @@ def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dic
 def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[str, str]) -> Table:
     """Return *table* without the rows whose samples lack one of *fields*; log a warning that counts them by field.
 
-    *fields*: for each field a list of its names, one of which is enough. *columns*: field -> column of the table; a row
-    in which this is not null has the field. Raises: ValueError if *fields* is empty; StorageError if the table does not
-    say which fields samples have.
+    *fields*: for each field a list of its names, one of which is enough; names that begin with two underscores are in
+    every sample. *columns*: field -> column of the table; a row in which this is not null has the field. Raises:
+    ValueError if *fields* is empty; StorageError if the table does not say which fields samples have.
     """
     if not fields:
         raise ValueError("missing='skip' leaves out samples without one of fields: give fields")
@@ -243,7 +251,7 @@ def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[s
 
 
 def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield copies of *samples*; number n gets the field `name` with the value `values[name][n]` for each name.
+    """Yield copies of *samples*; number n, from 0, gets each field `name` of *values* with the value `values[name][n]`.
 
     They replace fields of the same name; a value that is None changes nothing. *samples* are not changed.
     """
@@ -260,8 +268,9 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
     processes, such as the ranks of a run, the first makes it, and the others take it. *keep_members*: also hold the
     places of fields.
 
-    Raises: StorageError, TarFormatError; UsageError for stdin and commands, and for shards that are compressed;
-    ValueError without a name, and for *table_url* if *source* is a table or names one; TypeError for another object.
+    Raises: StorageError, also for shards that are compressed; TarFormatError; UsageError for stdin and commands, and
+    for a shard named twice with a *table_url* that is there; ValueError without a name, and for *table_url* if *source*
+    is a table or names one; TypeError for another object.
     """
     if isinstance(source, Table):
         if table_url is not None:
@@ -287,7 +296,8 @@ def table_of(source: TableSource, table_url: Name | None = None, keep_members: b
 def _names(source: Any) -> list[str]:
     """Return *source*, a name or several, as a list of URLs and paths.
 
-    Raises: TypeError for a dataset of another class; the message says by which of our classes to read it.
+    Raises: TypeError for a name that is neither text nor a Path, and for a dataset of another class, with a message
+    that says by which of our classes to read it.
     """
     if hasattr(source, "__getitem__") and not isinstance(source, Iterable):
         reader = "loader"
@@ -302,7 +312,7 @@ def _names(source: Any) -> list[str]:
 def _update_table(urls: Sequence[str], table_url: str) -> Table:
     """Return the table of the shards *urls* that is kept at *table_url*; write it if it is missing or out of date.
 
-    Raises: ValueError if one of *urls* is a table.
+    Raises: ValueError if one of *urls* is a table; StorageError and TarFormatError if a shard can't be read.
     """
     if tables := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {tables[0]}")
@@ -322,7 +332,7 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
 
 @dataclass(eq=False, repr=False)
 class TableBatch:
-    """A batch of samples, as a sequence; each is decoded whenever it is asked for.
+    """A batch of samples, as a sequence: `len`, an index, iteration; each is decoded whenever it is asked for.
 
     `bulk`: the payloads, in one buffer
     `chooser`: chooses, decodes and transforms the fields of a sample
@@ -342,7 +352,10 @@ class TableBatch:
         return f"<TableBatch: {len(self)} with {' '.join(self.bulk.fields)}>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return sample *index* (negative: from the end), decoded. Raises: IndexError; the errors of the chooser."""
+        """Return sample *index* (negative: from the end), decoded.
+
+        Raises: IndexError; SampleError for a missing field or a payload that can't be decoded.
+        """
         number = range(len(self))[index]
         one_row = slice(number, number + 1)
         columns = {field: values[one_row] for field, values in self.columns.items()}
@@ -354,7 +367,10 @@ class TableBatch:
         return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
     def _stored_samples(self) -> Iterator[dict[str, Any]]:
-        """Yield each sample as a dict: `__key__`, `__url__`, payloads by field; None for a field that is not needed."""
+        """Yield each sample as a dict: `__key__`, `__url__`, payloads (bytes) by field; None for a field not needed.
+
+        Fields that the sample does not have are left out.
+        """
         bulk, needed = self.bulk, self.chooser.needed
         payloads = (
             bulk.payloads(n) if needed is None or name in needed else repeat(None) for n, name in enumerate(bulk.fields)
@@ -427,7 +443,10 @@ def _field(file: io.BufferedReader, member: Member, as_file: bool) -> Any:
 
 
 class RangedPayload(PayloadReader):
-    """A raw file of the payload of *member*, read from the open *file* when it is asked for."""
+    """A raw file of the payload of *member*, which can seek; each read reads its bytes from the open *file*.
+
+    *member*: its `data` is an offset in *file*.
+    """
 
     def __init__(self, file: io.BufferedReader, member: Member) -> None:
         super().__init__(member)

@@ -59,8 +59,10 @@ class TokenBlock(NamedTuple):
 class TokenBlocks(IterableDataset[Any]):
     """Blocks of tokens, made by `token_blocks`: iterate over it once for each epoch.
 
-    An item is a tensor of int64, or with *cu_seqlens* a `TokenBlock`. It is a dataset for a DataLoader if the documents
-    are those of a stream.
+    An item is a block, an int64 tensor [*length*]; with *batch_size* a batch, [*batch_size*, *length*], of which the
+    last one may have fewer blocks; with *cu_seqlens* a `TokenBlock` of either. With `StreamDocuments` it may be the
+    dataset of a DataLoader; with `LoaderDocuments` it reads from a loader, and is iterated over in the training
+    process.
 
     *documents*: the documents as token ids; *length*, *pad*, *cu_seqlens*, *batch_size*: arguments of `token_blocks`.
     Raises: ValueError for a *length* that is no whole number from 1 to 2**30, and a *batch_size* that is none above 0.
@@ -143,7 +145,10 @@ class TokenBlocks(IterableDataset[Any]):
             yield block, [*bounds, filled], True
 
     def _batches(self, blocks: Iterator[tuple[Ids, list[int], bool]]) -> Iterator[Any]:
-        """Yield *blocks* as tensors, or batches of them; the last batch may be smaller."""
+        """Yield *blocks*, as `_blocks` makes them, as tensors or `TokenBlock`, single or in batches of `batch_size`.
+
+        The last batch may have fewer blocks.
+        """
         tokens: list[Ids] = []
         bounds: list[int] = []
         for block, starts, is_last in blocks:
@@ -164,7 +169,11 @@ class TokenBlocks(IterableDataset[Any]):
             self._place = None
 
     def _value(self, tokens: Sequence[Ids], bounds: Sequence[int]) -> Any:
-        """Return the blocks *tokens* as a tensor, or with *bounds*, where documents begin, as a `TokenBlock`."""
+        """Return the blocks *tokens* as a tensor, or with *cu_seqlens* as a `TokenBlock`.
+
+        The tensor is [length] if there is no batch size, else [blocks, length]. *bounds*: the indexes of the flattened
+        tokens at which documents begin, without the number of tokens, which is put behind them.
+        """
         values = torch.from_numpy(tokens[0] if self._batch_size is None else np.stack(tokens))
         if not self._has_bounds:
             return values
@@ -175,8 +184,8 @@ class TokenBlocks(IterableDataset[Any]):
     def state_dict(self) -> State:
         """Return the state of this rank, or worker, after the last block (or batch): for `load_state_dict`.
 
-        With several ranks, keep the states of all. Raises: UsageError if the workers of a loader iterate over a stream:
-        take the state of a StatefulDataLoader.
+        Before the first block it is the state that was loaded, if any. With several ranks, keep the states of all.
+        Raises: UsageError if the workers of a loader iterate over a stream: take the state of a StatefulDataLoader.
         """
         begin = self._documents.begin_state() if self._place is None else None
         if self._loaded_state is not None:
@@ -189,10 +198,10 @@ class TokenBlocks(IterableDataset[Any]):
     def load_state_dict(self, state: Any) -> None:
         """Have the next iteration resume from *state*: a state of these blocks, or a list of the states of all ranks.
 
-        Of a stream it may also be that of a StatefulDataLoader. It goes on with as many ranks, and of a stream as many
-        workers, as before: the tokens that a document has left belong to its reader.
+        For a stream it may also be the state of a StatefulDataLoader. There must be as many ranks, and for a stream as
+        many workers, as before: the tokens that a document has left belong to its reader.
 
-        Raises: StateError if it belongs to other data, another order or another number of ranks.
+        Raises: StateError if it is malformed, or belongs to other data, another order or another number of ranks.
         """
         entries = list(states_in(state, BLOCKS_STATE_OWNER))
         checks: dict[str, Callable[[Any], bool]] = dict.fromkeys(("documents", "tokens", "size", "batch"), is_count)

@@ -39,7 +39,7 @@ class DocumentPlace(NamedTuple):
 
 
 class TextEncoder:
-    """Makes tokens of samples, in workers: call it with a sample.
+    """Makes tokens of samples, in workers: call it with a sample; it returns the token ids, an array of int64.
 
     *tokenizer*: a function of a text that returns token ids, or an object with such a method `encode`. *text*: the
     field of dicts, or a function of the sample; None: the sample is a text, a tuple or list that begins with it, or a
@@ -104,7 +104,7 @@ class EncodingCollation:
         self._encoder = encoder
 
     def __call__(self, samples: Any) -> Any:
-        """Return the token ids of each of *samples*; *samples* itself if it is an error."""
+        """Return a list of the token ids, int64 arrays, of each of *samples*; *samples* itself if it is an error."""
         return samples if isinstance(samples, TarToolsError) else [self._encoder(sample) for sample in samples]
 
 
@@ -119,9 +119,9 @@ def _error(sample: Any, problem: str) -> SampleError:
 
 
 class StreamDocuments:
-    """The documents of *data*, a WebDataset, as a source of token blocks: `begin` yields token ids, made by *encoder*.
+    """The documents of *data*, a WebDataset, as a source of token blocks: `begin` returns their ids, made by *encoder*.
 
-    While `begin`'s iterator is used, `place` tells the place of the last document; `load` resumes from such places.
+    In the iteration over these, `place` tells the place of the last document; `load` resumes from such places.
     """
 
     def __init__(self, data: WebDataset, encoder: TextEncoder) -> None:
@@ -131,7 +131,7 @@ class StreamDocuments:
 
     @property
     def reader(self) -> ReaderId:
-        """The reader that this process is."""
+        """The reader that this process is: its number among the workers of all ranks, and how many these are."""
         return self.data.source.rank.reader()
 
     @property
@@ -144,7 +144,7 @@ class StreamDocuments:
         self.data.set_epoch(epoch)
 
     def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
-        """Begin the next epoch; return (its documents, True if it is resumed).
+        """Begin the next epoch; return (iterator over its documents, True if it is resumed).
 
         A document is an array of token ids. *skips*: by reader, the place of the first document if the epoch is
         resumed: its number of documents is skipped. Raises: StateError if it is resumed, and this reader is not in
@@ -177,7 +177,7 @@ class StreamDocuments:
             raise StateError("this state names documents that the shards do not have: they have changed since")
 
     def place(self) -> DocumentPlace:
-        """Return the place of the document that was yielded last."""
+        """Return the place of the document that was yielded last, from which it is read again."""
         return DocumentPlace(self._state, self._documents)
 
     def begin_state(self) -> Any:
@@ -190,14 +190,17 @@ class StreamDocuments:
             raise StateError(f"this state of {BLOCKS_STATE_OWNER} is damaged: its parts are of different readers")
 
     def load(self, entries: Sequence[State]) -> None:
-        """Have the next epoch resume from *entries*, states of blocks of all readers. Raises: StateError."""
+        """Have the next epoch resume from *entries*, states of blocks of all readers.
+
+        Raises: StateError if they are of other data, another order, or not of the readers that the stream needs.
+        """
         self.data.load_state_dict([entry["source"] for entry in entries])
 
 
 class LoaderDocuments:
-    """The documents of *loader* as a source of token blocks: `begin` yields token ids, made by *encoder* in workers.
+    """The documents of *loader* as a source of token blocks: `begin` returns their ids, made by *encoder* in workers.
 
-    While `begin`'s iterator is used, `place` tells the place of the last document; `load` resumes from such places.
+    In the iteration over these, `place` tells the place of the last document; `load` resumes from such places.
     Raises: ValueError if *loader* has a `collate_fn` of its own.
     """
 
@@ -222,7 +225,7 @@ class LoaderDocuments:
         self._loader.set_epoch(epoch)
 
     def begin(self, skips: Mapping[ReaderId, DocumentPlace]) -> tuple[Iterator[Ids], bool]:
-        """Begin the next epoch; return (its documents, True if it is resumed).
+        """Begin the next epoch; return (iterator over its documents, True if it is resumed).
 
         A document is an array of token ids. *skips*: by rank, the place of the first document; the epoch is resumed if
         this rank is among them: the number of documents in its place is skipped.
@@ -247,7 +250,7 @@ class LoaderDocuments:
             raise StateError("this state names documents that the data do not have: they have changed since")
 
     def place(self) -> DocumentPlace:
-        """Return the place of the document that was yielded last."""
+        """Return the place of the document that was yielded last, from which it is read again."""
         running, batch, document = self._place
         return DocumentPlace(running.state_dict(batch), document)
 
@@ -269,7 +272,7 @@ class LoaderDocuments:
         return self._loader.samples_in_batch
 
     def load(self, entries: Sequence[State]) -> None:
-        """Have the next epoch resume from the state of this rank in *entries*, states of blocks.
+        """Have the next epoch resume from the state of this rank in *entries*, states of blocks, which must have one.
 
         Raises: StateError if it is of other data or another order.
         """

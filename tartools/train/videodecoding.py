@@ -38,12 +38,13 @@ class Video(Clip):
         )
         clip, label = data[0]  # [8, 3, 224, 224]
 
-    *frames*: in the clip; a shorter video repeats its last one. *size*: pixels of a square, whose sides are cut to the
-    centre; (height, width), or a `Resize` as for pictures; None: as stored. *at*: where the clip is, "begin", "middle"
-    or "random", which depends on seed, epoch and sample alone, as random transforms do; or "spread", for frames at even
-    distances from all of the video. *fps*: frames a second, which leaves out or repeats some; None: each one. Where
-    payloads are read by ranges, little more than the clip is read. MP4, MOV, Matroska, WebM, AVI, MPEG and Flash, by
-    PyAV (the extra `video`).
+    *frames*: in the clip; a shorter video repeats its last one. *size*: a number of pixels makes the shorter side so
+    long, and cuts the longer one to a square in the centre; (height, width), or a `Resize` as for pictures; None: as
+    stored.
+    *at*: where the clip is, "begin", "middle" or "random", which depends on seed, epoch and sample alone, as random
+    transforms do; or "spread", for frames at even distances from all of the video. *fps*: frames a second, which leaves
+    out or repeats some; None: each one. Where payloads are read by ranges, little more than the clip is read. MP4, MOV,
+    Matroska, WebM, AVI, MPEG and Flash, by PyAV (the extra `video`).
 
     Raises: ValueError for numbers that are not above 0, another *size* or *at*, and *fps* with `at="spread"`.
     """
@@ -62,9 +63,12 @@ class Video(Clip):
         parse_resize(self.size)
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> torch.Tensor:
-        """Return the clip of the video in *file*, bytes or an open file. *seed*: for `at="random"`; None draws one.
+        """Return the clip of the video in *file*, bytes or an open file that can seek.
 
-        Raises: SampleError if it is no video that can be decoded, or is truncated; TarToolsError without PyAV.
+        The clip is a uint8 tensor [frames, channels, height, width], with 3 channels, RGB. *seed*: for `at="random"`;
+        None draws one.
+        Raises: SampleError if it is no video that can be decoded, is truncated, or its header lacks the frame rate or a
+        length that is needed; TarToolsError without PyAV.
         """
         import torch
 
@@ -84,6 +88,7 @@ class Video(Clip):
     def _numbers(self, container: Any, stream: Any, seed: int | None) -> list[int]:
         """Return the ascending numbers of the frames of the clip; some may come twice, or lie behind the last frame.
 
+        Number n is the frame n / rate seconds after the first one.
         *container*, *stream*: of PyAV. *seed*: for `at="random"`; None draws one. Raises: SampleError if the length or
         the frame rate of the video is needed, and is not in its header.
         """
@@ -98,7 +103,7 @@ class Video(Clip):
         return [begin + offset for offset in offsets]
 
     def _picture(self, frame: Any) -> torch.Tensor:
-        """Return *frame* of PyAV as a tensor [channels, height, width] of bytes, upright, in the size of the clip."""
+        """Return *frame* of PyAV as a uint8 tensor [channels, height, width], RGB, upright, in the size of the clip."""
         import numpy as np
         import torch
 
@@ -114,7 +119,10 @@ class Video(Clip):
 
 
 def frame_rate(stream: Any) -> Fraction:
-    """Return the frames a second of PyAV's video *stream*. Raises: SampleError if its header does not say them."""
+    """Return the frames a second of PyAV's video *stream*, as a Fraction.
+
+    It is the average rate, else the one that PyAV guesses. Raises: SampleError if its header does not say them.
+    """
     rate = stream.average_rate or stream.guessed_rate
     if not rate or rate <= 0:
         raise SampleError("its header does not say how many frames a second it has")

@@ -53,8 +53,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch.
     Holds: one read buffer of 1 MiB, and the samples of the shuffle buffer.
-    Raises: StorageError and TarFormatError, with URL and byte, after the samples before the damage; SampleError, with
-    shard, sample and field, for a payload that can't be decoded; UsageError for a state of other data or another order.
+    Raises: TypeError and ValueError for arguments that don't fit. In the iteration: StorageError and TarFormatError,
+    with URL and byte, after the samples before the damage; SampleError, with shard, sample and field, for a payload
+    that can't be decoded; StateError for a state that other readers than before can't share.
     """
 
     def __init__(
@@ -182,18 +183,20 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def batched(
         self, batchsize: int, collation_fn: Any = filters.default_collation_fn, partial: bool = True
     ) -> WebDataset:
-        """Return a copy that makes batches of *batchsize* samples by *collation_fn*; None: lists.
+        """Return a copy that makes batches of *batchsize* samples by *collation_fn*, a function of a list; None: lists.
 
-        *partial*: True if the last one may be smaller; False: a smaller one is left out.
+        *partial*: True if the last one may be smaller; False: a smaller one is left out. Raises: ValueError for a
+        *batchsize* below 1.
         """
         names = streamstages.tuple_names(self.pipeline[1:])
         collate = None if collation_fn is None else with_explanation(collation_fn, names, "collation_fn")
         return self.compose(BatchStage(batchsize, collate, partial))
 
     def listed(self, batchsize: int, partial: bool = True) -> WebDataset:
-        """Return a copy that makes lists of *batchsize* samples.
+        """Return a copy that makes lists of *batchsize* samples, as `batched` does without a collation function.
 
-        *partial*: True if the last one may be shorter; False: a shorter one is left out.
+        *partial*: True if the last one may be shorter; False: a shorter one is left out. Raises: ValueError for a
+        *batchsize* below 1.
         """
         return self.compose(BatchStage(batchsize, None, partial))
 
@@ -210,12 +213,13 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy that decodes fields as webdataset does, but refuses to unpickle, unless one of *args* does it.
 
-        *args*: decoders: names such as "pil", functions, or one dict by field, of them, `Sound` and `Video`. *resize*:
-        size of pictures: pixels of the shorter side, (height, width), a `Resize`, or a dict of these by field. *exif*:
-        True turns pictures as their EXIF data say. *pre*, *post*: lists of decoders that are tried before and after
-        *args* (by default *pre* decompresses fields such as txt.zst, and *post* is for text, numbers, JSON and arrays).
-        *only*: fields to decode; None: all. *partial*: leave values that are no bytes as they are. *handler*: called
-        with an error; it returns True to leave out the sample, or raises the error, the default.
+        *args*: decoders: names such as "pil", and functions of a field and its bytes; or one dict: field -> name,
+        function of bytes, `Sound` or `Video`. *resize*: size of pictures: pixels of the shorter side, (height, width),
+        a `Resize`, or a dict of these by field. *exif*: True turns pictures as their EXIF data say. *pre*, *post*:
+        lists of decoders that are tried before and after *args* (by default *pre* decompresses fields such as txt.zst,
+        and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all. *partial*: leave values
+        that are no bytes as they are.
+        *handler*: called with an error; it returns True to leave out the sample, or raises the error, the default.
         """
         pre = [decompress_field] if pre is None else pre
         clips, others = split_clips(args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args)
@@ -289,8 +293,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
         out again, each sample to one reader, first what shuffles still held.
 
-        Raises: StateError if it belongs to other data. The iterator raises StateError if states are missing, or if the
-        pipeline goes on with the same number only: with `with_epoch`, `repeat`, `resampled`, or unknown stages.
+        Raises: StateError if it is malformed, or belongs to other data, another seed or shuffle. The iterator raises
+        StateError if states are missing, or if the pipeline goes on with the same number only: with `with_epoch`,
+        `repeat`, `resampled`, or unknown stages.
         """
         cursors = cursors_of(state, len(self.source.urls))
         if any(cursor.data != self.digest() for cursor in cursors):
@@ -304,7 +309,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             self.source.resume.load()
 
     def digest(self) -> str:
-        """Return a fingerprint of the order of the samples: shards, seeds and shuffles."""
+        """Return a fingerprint of the order of the samples: 64 hex digits, by shards, seeds and shuffles."""
         source = self.source
         shuffles = [
             (step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, ShuffleStage)
@@ -350,7 +355,7 @@ def _choose_argument(name: str, value: Any, other_name: str, other_value: Any) -
 def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None:
     """Check webdataset's arguments *nodesplitter* and *workersplitter*: *source* itself deals samples to readers.
 
-    Without *nodesplitter* each rank reads all samples: its rank is set to 0 of 1. Raises: ValueError without
+    Without *nodesplitter* each rank reads all samples: the rank of *source* becomes 0 of 1. Raises: ValueError without
     *workersplitter*, unless shards are resampled; TypeError for a splitter that is not one of webdataset's own.
     """
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker

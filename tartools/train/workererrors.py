@@ -25,7 +25,7 @@ PICKLE_HINT = "return tensors, arrays, numbers or texts, or make them in collate
 
 
 class NotedValue(NamedTuple):
-    """The origin of a value that perhaps can't be pickled; `str` gives it in words.
+    """The origin of a value that perhaps can't be pickled; `str` gives it in words: "a.tar: sample 'n01', field 'jpg'".
 
     `kind`: class of the value
     `url`, `key`: shard and key of its sample; the key is "" if the sample has none
@@ -87,7 +87,7 @@ def note_result(result: Any, sample: Mapping[str, Any], fields: Sequence[str] = 
 class WorkerInit:
     """The worker_init_fn of our loaders: has results that can't be pickled sent as errors, then calls *function*.
 
-    *function*: the user's worker_init_fn; None if there is none.
+    Call it in the worker, with its number. *function*: the user's worker_init_fn; None if there is none.
     """
 
     def __init__(self, function: Callable[[int], object] | None) -> None:
@@ -123,7 +123,7 @@ class ResultPickler(ForkingPickler):
 def replace_by_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, Any]:
     """Return *message*, (number, batch) of a worker, with torch's ExceptionWrapper about *error* in place of the batch.
 
-    In a worker of torchdata the batch is (batch, worker, state): there the state becomes None.
+    In a worker of torchdata the batch is (batch, worker, state): there it becomes (ExceptionWrapper, worker, None).
     """
     target = getattr(multiprocessing.current_process(), "_target", None)
     number, batch = message
@@ -134,7 +134,10 @@ def replace_by_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, A
 
 
 def make_error_wrapper(batch: Any, error: Exception) -> Any:
-    """Return torch's ExceptionWrapper that says why *batch*, a result or an exception, can't be pickled: *error*."""
+    """Return torch's ExceptionWrapper that says why *batch*, a result or an exception, can't be pickled: *error*.
+
+    It raises TypeError for a result; for an exception (itself an ExceptionWrapper) RuntimeError with its traceback.
+    """
     from torch._utils import ExceptionWrapper
     from torch.utils.data import get_worker_info
 
@@ -154,7 +157,10 @@ def make_error_wrapper(batch: Any, error: Exception) -> Any:
 
 
 def describe_unpicklable(batch: Any) -> str:
-    """Return sample and field, or the place in *batch*, of the innermost value that can't be pickled, and its class."""
+    """Return sample and field, or the place in *batch*, of the innermost value that can't be pickled, and its class.
+
+    "a.tar: sample 'n01', field 'x', lock of _thread"; "a batch, item 3, lock of _thread" if the sample is not known.
+    """
     sample: Any = "a batch"
     place: list[str] = []
     value = batch
@@ -186,7 +192,7 @@ def find_unpicklable(value: Any) -> tuple[Any, Any] | None:
 
 
 def can_pickle(value: Any) -> bool:
-    """True if *value* can be pickled."""
+    """True if *value* can be pickled by multiprocessing's pickler."""
     try:
         ForkingPickler.dumps(value)
     except Exception:  # each class has its own

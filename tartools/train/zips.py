@@ -94,7 +94,10 @@ class ZipDataset(Dataset[Any]):
         return self.chooser(zip_file.read_sample(number, self.chooser.needed))
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
-        """Return the samples numbered *indices*, decoded, in this order."""
+        """Return the samples numbered *indices*, decoded, in this order.
+
+        Raises: IndexError; the errors that the class names for later.
+        """
         guard_worker()
         samples = [
             partial(zip_file.read_sample, number, self.chooser.needed) for zip_file, number in map(self._place, indices)
@@ -105,7 +108,7 @@ class ZipDataset(Dataset[Any]):
         return [self.chooser(answer()) for _, answer in call_in_window(samples, requests, len(samples))]
 
     def digest(self) -> str:
-        """Return a fingerprint of the zip files: URLs and versions."""
+        """Return a fingerprint of the zip files, in their order: 32 hex digits that follow from URLs and versions."""
         return blake2b(
             repr([(zip_file.url, zip_file.version) for zip_file in self._zips]).encode(), digest_size=16
         ).hexdigest()
@@ -120,8 +123,9 @@ class ZipDataset(Dataset[Any]):
 
 
 class _Zip:
-    """The zip file at *url*, of this *version*; its directory is read when it is needed, and not pickled.
+    """The zip file at *url*, of this *version*; `read_sample` returns a sample by its number in the file.
 
+    *version*: as `version_of` returns it. The directory is read when it is needed, and not pickled.
     *digest*: of the directory of a local file, if it was read before, because its version is only size and time.
     """
 
@@ -157,10 +161,11 @@ class _Zip:
         return self._directory
 
     def read_sample(self, number: int, needed: Set[str] | None) -> dict[str, Any]:
-        """Return sample *number* of this file as a dict: `__key__`, `__url__`, and payloads by field.
+        """Return sample *number*, from 0, of this file as a dict: `__key__`, `__url__`, and payloads by field.
 
-        *needed*: fields to read, others are None; None: all. Raises: StorageError if the file has changed;
-        TarFormatError for damaged payloads; SampleError for fields that a dict can't have.
+        Fields are in lower case. *needed*: fields to read, others are None; None: all. Raises: StorageError if the file
+        has changed; TarFormatError for damaged payloads; SampleError for fields that differ only in case or begin with
+        two underscores.
         """
         directory = self.read_directory()
         infos = directory[number]
@@ -204,8 +209,8 @@ class _Zip:
 def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
     """Return (begin, end), the bytes to read at once for a sample with the members *infos*.
 
-    They have all members, if each lies close behind the one before it, else the first one alone. *max_end*: the byte
-    at which the directory begins; end is not above it.
+    They have all members if each lies close behind the one before it (up to 64 KiB, MAX_ZIP_GAP_BYTES), else the first
+    one alone. *max_end*: the byte at which the directory begins; end is not above it.
     """
     begin = infos[0].header_offset
     ends = [

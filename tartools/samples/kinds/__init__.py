@@ -36,17 +36,23 @@ MEASURED_BY_SUFFIX = {
 
 
 def kind_of_field(field: str) -> PayloadKind | None:
-    """Return the kind that has a check for payloads of *field*, by its suffix; None if no kind has (mp3, mp4)."""
+    """Return the kind that has a check for payloads of *field*, by its suffix.
+
+    None if no kind has: for mp3 and mp4, and for compressed fields such as json.gz.
+    """
     return KIND_BY_SUFFIX.get(suffix_of(field))
 
 
 def measured_kind(field: str) -> PayloadKind | None:
-    """Return the kind that has facts about payloads of *field*, by its suffix; None if no kind has."""
+    """Return the kind that has facts about payloads of *field*, by its suffix.
+
+    These are pictures, sounds and videos. None if no kind has, as for text, and for compressed fields such as wav.gz.
+    """
     return MEASURED_BY_SUFFIX.get(suffix_of(field))
 
 
 def has_length(field: str) -> bool:
-    """True if payloads of *field* have a length in seconds, by its suffix: sounds and videos."""
+    """True if payloads of *field* have a length in seconds, by its suffix: sounds and videos, not compressed."""
     kind = measured_kind(field)
     return kind is not None and "seconds" in dict(kind.facts)
 
@@ -96,6 +102,7 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 
     With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for callers
     that draw it, and so find out themselves. The content of a compressed member is described, up to 1 MiB of it packed.
+    An empty member is "empty".
 
     Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; with *decode*, the decoded picture.
     """
@@ -117,7 +124,8 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description:
     """Return the description of the content of the compressed *member*, or the reason why it can't be unpacked.
 
-    *codec*: the name of its compression. *decode*: True to decode a picture, to find out whether it is broken.
+    It begins with *codec*, the name of the compression: "gzip, text: a". The kind of a picture, a sound or a video is
+    "", as it is not drawn or played. *decode*: True to decode a picture, to find out whether it is broken.
     """
     try:
         content = describe(unpack_member(member), decode=decode)
@@ -160,7 +168,8 @@ def decode_payload(field: str, member: Member) -> Iterator[Finding]:
     """Decode *member* as the suffix of *field* says; yield findings, (code, reason), for each damage or oddity.
 
     A code is a key of `stages.checking.codes.CODES`, or "" for a payload that is not decoded, because it would take too
-    much memory. A compressed payload, such as that of json.gz, is unpacked first.
+    much memory. A compressed payload, such as that of json.gz, is unpacked first. Nothing is yielded for a suffix that
+    no kind has a check for (`is_decoded`).
 
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """

@@ -42,7 +42,8 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
 def describe_array(member: Member, _head: bytes, _decode: bool) -> Description:
     """Return dtype, shape and range of values of the .npy file *member* in words, or why it is broken.
 
-    The range is left out above 16 MiB, for bool and for complex numbers. Pickles that it may hold are not opened.
+    "array float32 3x224x224, from 0 to 1"; the kind is "". The range is left out above 16 MiB, for bool and for complex
+    numbers. Pickles that it may hold are not opened.
     """
     with member.open() as file:
         try:
@@ -78,7 +79,10 @@ def range_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
 
 
 def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
-    """Return a description of *dtype*: its name, its fields, or "of pickled objects (not opened)"."""
+    """Return a description of *dtype*: its name, its fields, or "of pickled objects (not opened)".
+
+    "float32", "big-endian int16", "[('x', '<f4')]"; texts and dates as numpy writes them: "<U5".
+    """
     if dtype.kind in "biufc":
         return ("big-endian " if dtype.str[0] == ">" else "") + dtype.name
     return (
@@ -89,7 +93,10 @@ def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
 
 
 def check_array(member: Member) -> None:
-    """Raise an exception if the header of the .npy file *member* can't be read, or states another size."""
+    """Raise an exception if the header of the .npy file *member* can't be read, or states another size.
+
+    Of an array of pickled objects only the header is checked.
+    """
     with member.open() as file:
         shape, dtype = array_header(file)
         size, expected = member.size - file.tell(), math.prod(shape) * dtype.itemsize

@@ -16,14 +16,14 @@ ENCODINGS = {"utf-8-sig": "a byte order mark"}  # Python's name -> description
 
 
 def _is_json_suffix(suffix: str, _head: bytes) -> bool:
-    """True if *suffix*, of a field, is the suffix of JSON."""
+    """True if *suffix*, the suffix of a field in lower case, is "json"; JSON lines are described as text."""
     return suffix == "json"
 
 
 def describe_document(member: Member, head: bytes, _decode: bool) -> Description:
-    """Return the description of the JSON *member*: its lines with indentation, cut.
+    """Return the description of the JSON *member*: its lines with indentation, cut; one short line is all.
 
-    As text if it has more than 1 MiB; why it is not JSON, and as text, if it can't be parsed.
+    If it has more than 1 MiB, it is described as text; if it can't be parsed, `what` says why, and the lines are text.
     *head*: its first 64 KiB. Holds: the value, and the lines that are shown.
     """
     if member.size > JSON_LIMIT:
@@ -75,7 +75,8 @@ def check_json_lines(member: Member) -> Iterator[Finding]:
 def _check_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
     """Yield findings, (code, reason), about *documents*: the first NaN or Infinity, and the first encoding but UTF-8.
 
-    Some readers refuse these. Raises: ValueError if one of *documents* is not JSON.
+    Some readers refuse these. ("json-constant", "NaN"); ("json-encoding", "UTF-16" or "a byte order mark").
+    Raises: ValueError if one of *documents* is not JSON.
     """
     import json
 

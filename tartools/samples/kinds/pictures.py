@@ -26,7 +26,8 @@ PICTURE_FACTS = (
 def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
     """Return format, size and mode of the picture *member* in words, or why it is broken.
 
-    With *decode*, all of it is decoded to find out; else only its header is read.
+    "JPEG 640x480 RGB", of the kind PICTURE; "a broken picture: it is empty", of the kind `BROKEN`. With *decode*, all
+    of it is decoded to find out; else only its header is read.
     """
     from tartools.samples import decoding
 
@@ -39,7 +40,8 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
     """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*.
 
-    All but "broken" are None if its header can't be read. Raises: TarToolsError if the payload can't be read.
+    All but "broken" are None if its header can't be read; "broken" too, for a WebP or ICO with more pixels than Pillow
+    opens. Raises: TarToolsError if the payload can't be read.
     """
     from tartools.samples import decoding
 
@@ -55,8 +57,9 @@ def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
 def check_picture(member: Member) -> Iterator[Finding]:
     """Yield findings, (code, reason), about the picture *member*, which is decoded: damage, too many pixels, text.
 
-    Code "" is for a sound header of a picture that is too large to be decoded. Text counts if Pillow refuses it as too
-    large.
+    Codes: "broken-picture" or "damaged-picture" (only simplejpeg refuses it), then nothing else; "" first if it is too
+    large to be decoded; "large-picture" above 89,478,485 pixels, "huge-picture" above twice as many, with its size as
+    the reason; "large-png-text" for texts or a colour profile that Pillow refuses.
     """
     from tartools.samples import decoding
     from tartools.samples.pngtext import find_large_text

@@ -43,7 +43,10 @@ SUBTYPE_NAMES = {
 
 
 def is_sound(suffix: str, head: bytes) -> bool:
-    """True if a payload that begins with *head*, in a field with this *suffix*, is or should be WAV, FLAC or Ogg."""
+    """True if a payload that begins with *head*, in a field with this *suffix*, is or should be WAV, FLAC or Ogg.
+
+    *suffix*: in lower case.
+    """
     return suffix in DECODABLE_SOUNDS or _begins_as_sound(head)
 
 
@@ -54,7 +57,11 @@ def _begins_as_sound(head: bytes) -> bool:
 
 
 def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
-    """Return length, rate, channels and waveform of the sound *member* in words, or why it can't be read."""
+    """Return length, rate, channels and waveform of the sound *member* in words, or why it can't be read.
+
+    "WAV 1.50 s, 44100 Hz, 1 channel, 16 bit"; ", silent" if it is, else the waveform is the line. The kind is SOUND, or
+    `BROKEN`.
+    """
     try:
         what, column_peaks = read_sound(member)
     except (TarToolsError, MemoryError):
@@ -70,7 +77,10 @@ def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
 
 
 def sound_fault(error: Exception) -> str:
-    """Return the message of the *error* of a library for a bad sound, on one line, without the name of our file."""
+    """Return the message of the *error* of a library for a bad sound, on one line of at most 100 characters.
+
+    The name of our file is left out of it.
+    """
     why = re.sub(r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error))
     return printable(why)[:MAX_TEXT_COLUMNS]
 
@@ -99,6 +109,7 @@ def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
 def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, int, str]:
     """Return (seconds, rate, channels, format) of the sound *file* of *size* bytes, which begins with *head*.
 
+    The format is "MP3", "MPEG-4", or the name in libsndfile, such as "WAV".
     *file*: at its begin. Raises: ValueError if it is no sound, or does not say how long it is; what the libraries raise
     for damage; TarToolsError for MPEG-4 without PyAV.
     """
@@ -126,10 +137,10 @@ def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, i
 
 
 def _mpeg4_sound_facts(file: IO[bytes], size: int) -> tuple[float, int, int, str]:
-    """Return (seconds, rate, channels, format) of the MPEG-4 sound in *file* of *size* bytes.
+    """Return (seconds, rate, channels, "MPEG-4") of the sound in the MPEG-4 *file* of *size* bytes.
 
-    Raises: ValueError if it has no sound, or does not say how long it is; PyAV's errors for damage; TarToolsError
-    without PyAV.
+    *file*: at its begin. Raises: ValueError if it has no sound, or does not say how long it is; PyAV's errors for
+    damage; TarToolsError without PyAV.
     """
     from tartools.samples.videos import open_video, stream_seconds
 
@@ -144,7 +155,11 @@ def _mpeg4_sound_facts(file: IO[bytes], size: int) -> tuple[float, int, int, str
 
 
 def check_sound(member: Member) -> None:
-    """Raise an exception if the sound *member* can't be decoded, or ends early."""
+    """Raise an exception if the sound *member* can't be decoded, or ends early.
+
+    ValueError if WAV or Ogg is truncated, or if another number of frames is decoded than the header says; what
+    soundfile raises for other damage.
+    """
     import soundfile
 
     from tartools.samples.soundfiles import truncation
@@ -163,8 +178,9 @@ def check_sound(member: Member) -> None:
 def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tuple[str, Sequence[float]]:
     """Return (description in words, peaks) of the sound *member*: a peak for each of *columns* equal parts of it.
 
-    Of each part the first 8192 frames are read. Peaks are from 0 to 1, the loudest being 1, all 0 if it is silent;
-    there are fewer if the sound has fewer frames than *columns*.
+    The description: "WAV 1.50 s, 44100 Hz, 1 channel, 16 bit". Of each part the first 8192 frames are read. Peaks are
+    from 0 to 1, the loudest being 1, all 0 if it is silent; there are fewer if the sound has fewer frames than
+    *columns*.
 
     Holds: 8192 frames. Raises: ValueError if the first bytes are not those of WAV, FLAC or Ogg (libsndfile reads many
     formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError.

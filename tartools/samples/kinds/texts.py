@@ -46,10 +46,10 @@ def cut_text(head: bytes, *, whole: bool) -> Description | None:
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
-    """Return the first 12 of *lines*, cut to 100 characters, with control characters escaped.
+    """Return the first 12 of *lines* with control characters escaped; longer ones are 100 characters and "…".
 
-    If there are more, a last item says so, with their number if it is known: "… 3 more lines".
-    *whole*: False if *lines* are not all lines, so that their number is not known: then more are assumed to follow.
+    *whole*: True if *lines* are all lines: if they are more than 12, a last item says so, "… 3 more lines". False: the
+    last item is "…".
     """
     shown = [
         printable(line[:MAX_TEXT_COLUMNS]) + ("…" if len(line) > MAX_TEXT_COLUMNS else "")
@@ -73,7 +73,7 @@ def guess_type(head: bytes) -> Description:
 
 
 def number_mismatch(head: bytes, size: int) -> str:
-    """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a number.
+    """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a whole number.
 
     "" also if *head* is not all of it, and has only digits, signs, underscores and blanks.
 

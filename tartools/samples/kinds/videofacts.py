@@ -20,7 +20,10 @@ NO_VIDEO_STREAM = "it has no video"  # why a file of a video format that has onl
 
 
 def begins_as_video(_suffix: str, head: bytes) -> bool:
-    """True if a payload that begins with *head* is a video; a suffix alone does not make one."""
+    """True if a payload that begins with *head* is a video; a suffix alone does not make one.
+
+    Videos are MPEG-4 (unless its brand is a sound's or a picture's), Matroska, AVI, Flash and MPEG.
+    """
     file_type = type_of_file(head)
     return file_type is not None and file_type.kind == VIDEO
 
@@ -28,8 +31,9 @@ def begins_as_video(_suffix: str, head: bytes) -> bool:
 def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
     """Return the format of the video *member*, and its length, size, rate and codec, as far as its header says.
 
-    *head*: its first bytes. The kind is VIDEO if it has frames to draw, `BROKEN` if its header can't be read, "" if it
-    has no video stream. Without PyAV only the format is known, and the kind is "".
+    "video, MP4, 12.50 s, 640x480, 25 frames/s, h264". *head*: its first bytes. The kind is VIDEO if it has frames to
+    draw, `BROKEN` if its header can't be read, "" if it has no video stream. Without PyAV only the format is known, and
+    the kind is "".
     """
     file_type = type_of_file(head)
     assert file_type is not None

@@ -49,7 +49,7 @@ class ValueOrder:
         self.digest = 0
 
     def add(self, position: int, value: str) -> None:
-        """Add the *value* of the sample at *position*."""
+        """Add the *value* of the sample at *position*; nothing is done once `values` is None."""
         if self.values is None:
             return
         number = self.values.setdefault(value, len(self.values))
@@ -64,10 +64,10 @@ class Overview:
     Call `count` for each list of `grouped_samples`, in input order, and `add_broken` for the broken members.
 
     Attributes:
-      orders: values of folders and of each field that may hold classes, by the name that the filter uses.
-      counts: fields, classes and broken members.
-      sizes: sizes of samples, in bytes.
-      folders: samples by folder; None if there are more than 1,000 folders (MAX_DISTINCT_VALUES).
+      orders: a `ValueOrder` of the folders, and of each field that may hold classes, by the name that the filter uses.
+      counts: fields, classes and broken members, a `Summary`.
+      sizes: bytes of the payloads of samples, a `Distribution`.
+      folders: folder -> number of samples; None if there are more than 1,000 folders (MAX_DISTINCT_VALUES).
       has_more: True if the input has more samples than were counted.
       shown_count: number of samples on the page.
     """
@@ -83,7 +83,10 @@ class Overview:
 
     @property
     def choice_text(self) -> str:
-        """The words for the samples shown: "200 of 5,000 samples, at random", or "5,000 samples" if all are."""
+        """The words for the samples shown: "200 of 5,000 samples, at random", or "5,000 samples" if all are.
+
+        If `has_more`, "the first 5,000 of a larger input" stands for "5,000 samples" in both.
+        """
         total = self.counts.samples
         words = f"the first {total:,} of a larger input" if self.has_more else several(total, "sample")
         return f"{self.shown_count:,} of {words}, at random" if self.shown_count < total else words
@@ -136,7 +139,10 @@ class Overview:
                 self._add_value(name, self.counts.samples + number, value)
 
     def _add_value(self, name: str, position: int, value: str) -> None:
-        """Add the *value* of the field *name* of the sample at *position* to `orders`, unless that has 1,000 others."""
+        """Add the *value* of the field *name* of the sample at *position* to `orders`, if there is room.
+
+        There is none for a new field if there are 1,000 (MAX_DISTINCT_VALUES).
+        """
         if name in self.orders or len(self.orders) < MAX_DISTINCT_VALUES:
             self.orders.setdefault(name, ValueOrder()).add(position, value)
 
@@ -160,7 +166,9 @@ def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
 
 
 def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
-    """Return the pictures of *samples* that can't be decoded. Holds: one decoded picture at a time.
+    """Return the pictures of *samples*, by field or first bytes, that can't be decoded.
+
+    Holds: one decoded picture at a time.
 
     Raises: StorageError if their file has become shorter.
     """
@@ -195,7 +203,10 @@ def card(title: str, body: str) -> str:
 
 
 def table(section: Section) -> str:
-    """Return *section* as an HTML card: a list of its rows, with buttons that filter the page by them."""
+    """Return *section* as an HTML card: a list of its rows, with a button for each row that has a filter.
+
+    The text below the table is its last row; without rows it is a paragraph.
+    """
     signs = [column[0] for column in section.columns]
     rows = [item(signs, cells, query) for cells, query in zip_longest(section.rows, section.filters)]
     note = safe(section.more)
@@ -287,9 +298,10 @@ def classes(overview: Overview) -> Iterator[Section]:
 def find_same_facts(
     name: str, counts: Mapping[str, Mapping[str, int]], orders: Mapping[str, ValueOrder]
 ) -> dict[str, dict[str, str]]:
-    """Return, for each other field that divides the samples as *name* does, the value of it for each value of *name*.
+    """Return {field: {value of *name*: value of field}} of each other field that divides the samples as *name* does.
 
-    *counts*: count of each value that a tile shows, by field. *orders*: values in the order of the samples, by field.
+    Empty if there is none, or not all values are short texts. *counts*: count of each value that a tile shows, by
+    field. *orders*: values in the order of the samples, by field.
     """
     own = orders.get(name)
     if own is None or own.values is None:

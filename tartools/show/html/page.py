@@ -62,8 +62,9 @@ def write_page(
     """Write the page of *samples* with this *title* to *sink*; return the facts about all samples.
 
     Counts cover all samples, or the first `choice.first`, all pictures of which are decoded, also if only some of these
-    samples are shown. Pictures have up to *side* by *side* pixels; *faces* pictures of a sample are side by side.
-    *workers*: threads that decode. *account*: counts the samples.
+    samples are shown; broken sounds, videos and compressed payloads only count in samples shown. Pictures have up to
+    *side* by *side* pixels; *faces* pictures of a sample are side by side. *workers*: threads that decode. *account*:
+    counts the samples.
     Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
     their own bytes. Raises: TarToolsError.
     """
@@ -225,9 +226,10 @@ def write_pairs(
 ) -> None:
     """Write a page of up to 200 *pairs* of tardedup, the ones with the largest distances, to *url*.
 
-    Each tile shows the sample left out and the one kept, side by side. *pairs*: bytes that each begin with a packed
-    `Pair`. *sides*: the data sets to read the samples from: the input, and that of --against. *comparison*: the fields
-    that were compared. *force*: replace an existing page. *workers*: threads that decode pictures.
+    Where distances are equal, the first pairs in the input are taken. Each tile shows the sample left out and the one
+    kept, side by side. *pairs*: bytes that each begin with a packed `Pair`. *sides*: the data sets to read the samples
+    from: the input, and that of --against. *comparison*: the fields that were compared. *force*: replace an existing
+    page. *workers*: threads that decode pictures.
     Holds: 400 samples. Raises: StorageError, also if *url* exists without *force*; TarToolsError if a sample can't be
     read.
     """

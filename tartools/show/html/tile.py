@@ -107,7 +107,7 @@ def safe(words: str) -> str:
 
 
 def data_url(payload: bytes, kind: str) -> str:
-    """Return *payload*, of the media type *kind*, as a data: URL (RFC 2397)."""
+    """Return *payload*, of the media type *kind* ("image/png"), as a data: URL (RFC 2397) in base64."""
     return f"data:{kind};base64,{base64.b64encode(payload).decode()}"
 
 
@@ -181,6 +181,8 @@ def field_row(page_field: PageField, drawn: bool) -> str:
 def make_page_field(member: Member, audible: bool, side: int) -> PageField:
     """Return *member* with its HTML; pictures have up to *side* pixels, sounds and videos play if *audible*.
 
+    A member that can't be decoded has a message as `face`, and the reason as `broken`, unless it is only too large.
+
     Raises: StorageError if the file of the member has become shorter.
     """
     description = describe(member)
@@ -225,7 +227,10 @@ def is_video(member: Member) -> bool:
 
 
 def read_beginning(member: Member) -> str:
-    """Return the text of *member* without newlines at the end; of more than 2,000 bytes the first, with an ellipsis."""
+    """Return the text of *member* without newlines at the end; of more than 2,000 bytes the first, with an ellipsis.
+
+    It is read as UTF-8; other bytes become replacement characters.
+    """
     with member.open() as file:
         head = file.read(SHOWN_TEXT_BYTES)
     words = codecs.getincrementaldecoder("utf-8")("replace").decode(head).rstrip(NEWLINE)
@@ -269,7 +274,8 @@ def still(member: Member, words: str, side: int) -> str:
 def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") -> str:
     """Return the HTML of *picture*, a Pillow `Image`, as WebP, and of *size*, (width, height) before it was reduced.
 
-    *words*: its alternative text. *kind*: a class of the element, beside "tiny" for pictures of up to 64 pixels.
+    *words*: its alternative text. *kind*: a class of the element, beside "tiny" for pictures of up to 64 by 64 pixels,
+    which are stored without loss.
     """
     width, height = picture.size
     tiny = max(picture.size) <= MAX_LOSSLESS_PIXELS
@@ -299,7 +305,7 @@ def waveform(member: Member) -> str:
 
 
 def video_player(member: Member, name: str, face: str) -> str:
-    """Return the HTML player of the video *member*, labelled *name*; "" if browsers do not know its format.
+    """Return the HTML player of the video *member*, labelled *name*; "" unless it is MP4 or WebM.
 
     With *face*, a still on the tile, only the large view shows the player.
     """

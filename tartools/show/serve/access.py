@@ -28,9 +28,10 @@ class RefusedError(Exception):
 
 
 class Access:
-    """The token of a server, and its check of requests.
+    """The token of a server, and its check of requests: `check` raises unless a request may be answered.
 
-    `token`: random text, in the printed address and then in a cookie. `cookie`: its name, another for each server.
+    `token`: random text, in the printed address and then in a cookie. `cookie`: the cookie's name, another one for each
+    server.
     """
 
     def __init__(self) -> None:

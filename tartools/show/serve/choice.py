@@ -24,7 +24,7 @@ KEYS_AT_ONCE = 10_000  # that are read from the index
 
 
 class ChosenSamples(NamedTuple):
-    """The chosen samples: the samples at *positions*, or all of *query*. One of the two is None."""
+    """The chosen samples: the samples at *positions* in the data set, or all of *query*. One of the two is None."""
 
     positions: Sequence[int] | None
     query: Query | None
@@ -65,9 +65,10 @@ def positions_in_bitmap(text: object, rows: int) -> Any:
 
 
 def bitmap_of(positions: Any, rows: int) -> bytes:
-    """Return the bitmap of *positions*: bit n % 8 of byte n // 8, from the lowest on, is position n.
+    """Return the bitmap of *positions*: bit n % 8 of byte n // 8, from the lowest on, is 1 if position n is among them.
 
-    *positions*: an array or a range. *rows*: number of samples of the data set, which is the number of bits.
+    *positions*: an array or a range. *rows*: number of samples of the data set, which is the number of bits; the last
+    byte is filled up with 0.
     """
     import numpy as np
 
@@ -77,7 +78,7 @@ def bitmap_of(positions: Any, rows: int) -> bytes:
 
 
 def parse_positions(value: object, rows: int) -> list[int]:
-    """Return *value*, from the JSON of a request, as a list of positions below *rows*.
+    """Return *value*, from the JSON of a request, after a check: a list of positions below *rows*, in any order.
 
     Raises: QuestionError if it is something else, or has over a million items (MAX_POSITIONS).
     """
@@ -116,8 +117,8 @@ def command_lines(choice: ChosenSamples, urls: Sequence[str]) -> dict[str, str]:
 def key_lines(choice: ChosenSamples, index: RowIndex) -> Iterator[bytes]:
     """Return an iterator over the list of keys of *choice*, one per line, in its order, in parts of many lines.
 
-    Raises, before it returns: QuestionError if the table has no keys, or if any key in it, also of a sample that is not
-    chosen, is null or contains a line break.
+    The text is UTF-8, and each line ends with a newline. Raises, before it returns: QuestionError if the table has no
+    keys, or if any key in it, also of a sample that is not chosen, is null or contains a line break.
     """
     column = index.layout.names.get(schema.KEY_COLUMN)
     if column is None:
@@ -140,7 +141,7 @@ def _key_parts(choice: ChosenSamples, index: RowIndex, name: str) -> Iterator[by
 
 @dataclass
 class ChosenRows:
-    """The unified *schema* of a table of chosen rows, and the *catalog* of their shards."""
+    """The unified *schema* of a table of chosen rows, and the *catalog* of their shards, for `table_destination`."""
 
     schema: Any
     catalog: ShardCatalog

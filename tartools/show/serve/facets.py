@@ -18,9 +18,9 @@ def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
     """Return the facets of the samples of *query* as JSON; they are counted once and kept in `query.facets`.
 
     Each is an object with a "kind": "values" or "histogram" of a "column", as `value_facet` and `bin_facet` return
-    them, for up to 64 columns (MAX_FACETS); then "missing" with "fields", as `count_missing` returns them, if there are
-    any; and "broken" with a "count", if the index says which payloads are broken. Raises: QuestionError if DuckDB takes
-    too long.
+    them, for up to 64 columns (MAX_FACETS), in the order of the index; then "missing" with "fields", as `count_missing`
+    returns them, if there are any; and "broken" with a "count", if the index says which payloads are broken. Raises:
+    QuestionError if DuckDB takes too long.
     """
     if query.facets is None:
         facets: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ def _ask(
 
 
 def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
-    """Return the facet of *column*: {"column", "kind": "values", "values", "others"}.
+    """Return the facet of *column*: {"column": its name, "kind": "values", "values", "others"}.
 
     "values" are the 50 most frequent ones (MAX_VALUES_SHOWN) as {"value", "count"}, the most frequent first; a "value"
     of None stands for the samples without one. "others" is the number of samples with any other value.
@@ -63,10 +63,10 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
 
 
 def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
-    """Return the facet of the numbers in *column*: {"column", "kind": "histogram", "bins", "missing"}.
+    """Return the facet of the numbers in *column*: {"column": its name, "kind": "histogram", "bins", "missing"}.
 
     A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to"; there are up to 24 (BINS),
-    none if no sample has a finite number. "missing" is the number of samples without one.
+    none if no sample has a finite number. "missing" is the number of samples without a finite number.
     """
     value = f"CAST({column.sql} AS DOUBLE)"
     number = f"CASE WHEN isfinite({value}) THEN {value} END"
@@ -103,7 +103,11 @@ def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
 
 
 def count_missing(index: RowIndex, query: Query) -> list[dict[str, Any]]:
-    """Return [{"field": name, "count": samples without it}] for the fields that some sample of *query* lacks."""
+    """Return [{"field": name, "count": samples without it}] for the fields that some sample of *query* lacks.
+
+    In the order of `index.fields`; [] if none is lacking. With several sets, a sample lacks a field that it has in no
+    set.
+    """
     columns: dict[str, list[str]] = {}
     for field in index.fields:
         columns.setdefault(field.name, []).append(quoted_name(field.size_column))

@@ -56,7 +56,8 @@ class SampleRow(NamedTuple):
     `size`: its size in bytes, with headers
     `fields`: field -> size of the payload in bytes, in the order of the archive; None if the data set does not say
     `places`: field -> place of the payload; fields whose place the index does not have are left out
-    `columns`: name of each other column -> value; texts are cut to 300 characters (COLUMN_CHARS)
+    `columns`: name of each other column -> value
+    Texts, also `key` and `shard`, are cut to 300 characters (COLUMN_CHARS).
     """
 
     position: int
@@ -72,7 +73,8 @@ class SampleRow(NamedTuple):
 class SampleSource:
     """The samples of *inputs*, by position, with their rows in *index*. Several threads may read.
 
-    `replaced`: True once a shard had another version than the index.
+    `rows` returns facts, `member` and `read` payloads, `sample` all of a sample; call `close` at the end.
+    *reading*: options with which samples are read. `replaced`: True once a shard had another version than the index.
     """
 
     def __init__(self, inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
@@ -90,7 +92,10 @@ class SampleSource:
     # ---- rows ----
 
     def rows(self, positions: Sequence[int]) -> list[SampleRow]:
-        """Return the rows of the samples at *positions*, in that order."""
+        """Return the rows of the samples at *positions*, in that order; [] without positions.
+
+        Raises: KeyError for a position that is not in the index; QuestionError if the query takes too long.
+        """
         if not positions:
             return []
         layout, columns = self._index.layout, list(self._index.columns.values())
@@ -131,9 +136,9 @@ class SampleSource:
         return SampleRow(position, key, shard, begin, size, fields if layout.fields else None, places, shown)
 
     def place(self, position: int, field: str) -> MemberPlace | None:
-        """Return the place of the payload of *field* of the sample at *position*.
+        """Return the place of the payload of *field* of the sample at *position*, which exists.
 
-        None if the index does not have it, or the sample has no such field.
+        None if the index does not have it, or the sample has no such field, or has it twice.
         """
         layout = self._index.layout
         for indexed in layout.fields:
@@ -150,10 +155,10 @@ class SampleSource:
     # ---- bytes ----
 
     def member(self, position: int, field: str) -> Member:
-        """Return the member *field* of the sample at *position*; its payload may stay on the disk until it is read.
+        """Return the member *field* of the sample at *position*; in a local shard, its payload is read when it is used.
 
-        Raises: KeyError if the sample has no such field; TarToolsError if it can't be read; ChangedError if the shard
-        has changed.
+        Raises: KeyError if the sample has no such field; TarToolsError if it can't be read, or if the sample has the
+        field twice; ChangedError if the shard has changed.
         """
         place = self.place(position, field)
         if place is None:
@@ -164,7 +169,7 @@ class SampleSource:
         return self.placed_member(place)
 
     def placed_member(self, place: MemberPlace) -> Member:
-        """Return the member at *place*; its payload may stay on the disk until it is read.
+        """Return the member at *place*; in a local shard, its payload is read when it is used, from a server now.
 
         Raises: TarToolsError if it can't be read, or is on a server and over 256 MiB (MAX_REMOTE_PAYLOAD); ChangedError
         if the shard has changed.
@@ -181,9 +186,10 @@ class SampleSource:
         return not self._catalog.is_remote[place.number]
 
     def read(self, place: MemberPlace, begin: int, end: int) -> bytes:
-        """Return bytes *begin* to *end* (exclusive) of the payload at *place*.
+        """Return bytes *begin* to *end* (exclusive) of the payload at *place*; *end* is at most its size.
 
-        Raises: ChangedError if the shard has changed; TarToolsError if it can't be read.
+        b"" if *end* is not above *begin*. Raises: ChangedError if the shard has changed; TarToolsError if it can't be
+        read.
         """
         begin, end = place.offset + begin, place.offset + end
         if begin >= end:
@@ -246,7 +252,10 @@ class SampleSource:
         return file
 
     def _check_version(self, number: int) -> None:
-        """Raise ChangedError if the shard *number* has another version now than in the index."""
+        """Raise ChangedError if the shard *number* has another version now than in the index.
+
+        Without a version in the index nothing is checked. One that can't be found out now counts as another version.
+        """
         url, version = self._catalog.shard(number)
         if version is not None and _version_or_none(url) != version:
             raise self._changed(url)

@@ -45,7 +45,9 @@ class NoPictureError(Exception):
 
 
 def kind_of_name(field: str) -> str:
-    """Return the kind of the payloads of *field*, by its suffix.
+    """Return the kind of the payloads of *field*, by its suffix, without the suffix of a codec.
+
+    It is one of picture, sound, video, array, json, number, text and other.
 
     >>> [kind_of_name(name) for name in ("seg.png", "wav", "json", "cls", "txt", "npy.gz", "bin")]
     ['picture', 'sound', 'json', 'number', 'text', 'array', 'other']
@@ -61,7 +63,7 @@ def kind_of_name(field: str) -> str:
 
 
 def content_type(head: bytes) -> str:
-    """Return the Content-Type for a payload that begins with *head*: of a picture, sound or video, or of any bytes.
+    """Return the Content-Type for a payload that begins with *head*: of its picture, sound or video; else of any bytes.
 
     >>> content_type(b"GIF89a"), content_type(b"<svg onload=alert(1)>"), content_type(b"<html>")
     ('image/gif', 'application/octet-stream', 'application/octet-stream')
@@ -136,8 +138,9 @@ class PictureCache:
 def make_thumbnail(member: Member, side: int) -> Picture:
     """Return the picture or video *member* as a JPEG of at most *side* by *side* pixels, turned as EXIF says.
 
-    Of a video it is the first frame.
-    Raises: NoPictureError if it is none, or broken; TarToolsError if it can't be read.
+    A video gives its first frame.
+    Raises: NoPictureError if it is neither, is broken, or is a video without PyAV here; TarToolsError if it can't be
+    read.
     """
     with member.open() as file:
         head = file.read(MAGIC_BYTES)
@@ -153,7 +156,7 @@ def make_thumbnail(member: Member, side: int) -> Picture:
 
 
 def _encoded_picture(picture: object) -> Picture:
-    """Return the picture of Pillow *picture* as a JPEG."""
+    """Return *picture*, of Pillow, as a JPEG: a `Picture`."""
     data = io.BytesIO()
     picture.save(data, "JPEG", quality=JPEG_QUALITY)  # type: ignore[attr-defined]
     return Picture("image/jpeg", data.getvalue())
@@ -176,7 +179,7 @@ def video_still(member: Member, side: int) -> object:
 def waveform_picture(member: Member, side: int) -> Picture:
     """Return the waveform of the sound *member* as a transparent PNG of *side* by *side* / 4 pixels, in grey.
 
-    Raises: NoPictureError if it can't be decoded; TarToolsError if it can't be read.
+    It is at least 4 pixels high. Raises: NoPictureError if it can't be decoded; TarToolsError if it can't be read.
     """
     from PIL import Image, ImageDraw
 
@@ -201,9 +204,9 @@ def heatmap(member: Member) -> Picture:
     """Return the first plane of the array *member* as a PNG, from the lowest value (black) to the highest (white).
 
     Values that are not finite are black. It has up to 512 by 512 pixels (HEATMAP_SIDE): of a larger plane every nth row
-    and column. Of an array of pixels, [height, width, 1 to 4], the plane is the first channel. Raises: NoPictureError
-    if the array is broken or empty, or has fewer than two dimensions, no numbers, or more than 16 MiB (ARRAY_LIMIT);
-    TarToolsError if it can't be read.
+    and column. The plane has index 0 in all dimensions but the last two; of an array of pixels, [height, width, 1 to
+    4], it is the first channel. Raises: NoPictureError if the array is broken or empty, or has fewer than two
+    dimensions, no numbers, or more than 16 MiB (ARRAY_LIMIT); TarToolsError if it can't be read.
     """
     import numpy as np
     from PIL import Image

@@ -29,7 +29,10 @@ LANGUAGES = ("sql", "expression")
 
 
 def position_table(positions: Any) -> dict[str, Any]:
-    """Return {CHOSEN_TABLE: Arrow table of the array *positions*}: the table that the condition `MATCHES` names."""
+    """Return {CHOSEN_TABLE: Arrow table of the array *positions*}: the table that the condition `MATCHES` names.
+
+    It has one column, "position".
+    """
     pa = schema.import_arrow()
     return {CHOSEN_TABLE: pa.table({"position": pa.array(positions)})}
 
@@ -103,7 +106,7 @@ class Queries:
         self._lock = threading.Lock()
 
     def find(self, query_id: str) -> Query | None:
-        """Return the query *query_id*; None if it is not kept any more."""
+        """Return the query *query_id*, which becomes the last one used; None if it is not kept any more."""
         with self._lock:
             query = self._kept.get(query_id)
             if query is not None:
@@ -156,7 +159,7 @@ class Queries:
         query.samples = len(query.positions)
 
     def _keep(self, query: Query) -> None:
-        """Keep *query*, and drop the least recently used ones beyond the limits."""
+        """Keep *query*, and drop the least recently used ones beyond the limits; *query* itself stays in any case."""
         with self._lock:
             self._kept[query.id] = query
             while len(self._kept) > 1 and (

@@ -77,12 +77,12 @@ class Answer(NamedTuple):
 
 
 class Routes:
-    """The answers about the samples of *inputs*, in *index*. `get` and `post`: by path, functions for a request.
+    """The answers about the samples of *inputs*, in *index*. `get` and `post`: path -> function that answers a request.
 
     A function of `get` takes the fields of the address and the headers, a function of `post` the JSON of the request;
     they return a value to be sent as JSON, or an `Answer`. They raise NotThereError for a query that is not kept any
-    more, or a sample that does not exist, QuestionError for other wrong requests, and TarToolsError if samples can't be
-    read. Call `close` at the end.
+    more, or a sample that does not exist, QuestionError for other wrong requests, TarToolsError if samples can't be
+    read, and about a field KeyError, NoPictureError or RangeError. Call `close` at the end.
 
     *urls*: of the data set, as the user named it. *reading*: options with which its samples are read.
     """
@@ -128,10 +128,10 @@ class Routes:
     def about(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
         """Answer: facts about the data set, as JSON.
 
-        "inputs": its URLs, to show; "title": the first of them, and the number of the others
+        "inputs": a list of its URLs, to show; "title": the first one, and the number of the others: "a.tar and 2 more"
         "searched": names of the columns in which words are searched, as one text; "samples": number of samples
-        "fields": {"name", "kind", "count": samples that have it} for each field
-        "columns": {"name", "type", "facet": true if it has one} for each column of the index
+        "fields": a list of {"name", "kind", "count": samples that have it}
+        "columns": a list of {"name", "type", "facet": true if it has one}, of the columns of the index
         "replaced": true once a shard or table was found to have changed
         """
         index = self._index
@@ -160,9 +160,9 @@ class Routes:
     def query(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer: id and number of samples of the query *request*, a JSON object of the page.
 
-        Its parts, all optional: words, where, language, facets and sort. The query is kept, so that other requests can
-        name it by its id. Answers {"query": id, "samples": count, "seconds": time that it took}. Raises: QuestionError
-        if it is malformed or takes too long.
+        Its parts, all optional: words, where, language, facets and sort (`parse_request`). The query is kept, so that
+        other requests can name it by its id. Answers {"query": id, "samples": count, "seconds": time that it took}.
+        Raises: QuestionError if it is malformed or takes too long.
         """
         query = self._queries.make(request)
         return {"query": query.id, "samples": query.samples, "seconds": round(query.seconds, 4)}
@@ -195,8 +195,8 @@ class Routes:
     def bitmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
         """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` (exclusive) of a query.
 
-        *fields*: query (its id), begin (default 0), end (default: all). Bit n % 8 of byte n // 8, from the lowest on,
-        is position n.
+        *fields*: query (its id), begin (default 0), end (default: all), numbers in the order of the query. Bit n % 8 of
+        byte n // 8, from the lowest on, is position n of the data set. Raises: NotThereError if the query is not kept.
         """
         query = self._query(fields.get("query"))
         begin, end = whole(fields, "begin", 0), min(whole(fields, "end", query.samples), query.samples)
@@ -209,7 +209,8 @@ class Routes:
     def sample(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
         """Answer: one sample with its fields, as `sample_json` returns it.
 
-        *fields*: position. Raises: NotThereError if there is no sample at that position.
+        *fields*: position. Raises: NotThereError if there is no sample at that position; QuestionError if it is no
+        number; TarToolsError if the sample can't be read.
         """
         return sample_json(self._source, self._position(fields))
 
@@ -230,10 +231,11 @@ class Routes:
         return Answer(picture.type, iter((picture.data,)), len(picture.data), is_picture=True)
 
     def thumbnail(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: a small picture of a picture, video, sound or array.
+        """Answer: a small picture of a picture, video, sound (its waveform) or array (its heat map).
 
-        *fields*: position, field, and size, the longest side in pixels (16 to 2048, default 256; for an array without
-        effect). Raises: NoPictureError for another kind, or a broken payload; KeyError if the sample has no such field.
+        *fields*: position, field, and size, the longest side in pixels (16 to 2048, which limit it; default 256; for an
+        array without effect). Raises: NoPictureError for another kind, or a broken payload; KeyError if the sample has
+        no such field.
         """
         side = min(max(whole(fields, "size", 256), MIN_SIDE), MAX_SIDE)
         return self._picture(fields, partial(_thumbnail, side=side), side)
@@ -295,7 +297,7 @@ class Routes:
         """Answer: the list of the keys of the chosen samples, a file of text with a line for each.
 
         *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError if it has
-        none, or a wrong one; NotThereError for a query that is not kept.
+        none, or a wrong one, or if keys can't be lines (`key_lines`); NotThereError for a query that is not kept.
         """
         lines = choices.key_lines(self._choice(request), self._index)
         return Answer("text/plain; charset=utf-8", lines, None, attachment_header(choices.KEYS_FILE))
@@ -321,14 +323,14 @@ class Routes:
 
 
 def attachment_header(name: str) -> dict[str, str]:
-    """Return the header that lets a browser save an answer as the file *name*."""
+    """Return the header, name -> value, that lets a browser save an answer as the file *name*."""
     return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
 def whole(fields: Fields, name: str, default: int | None = None) -> int:
     """Return the whole number, 0 or more, that the field *name* of an address has; *default* if it is absent.
 
-    Raises: QuestionError if it is no such number, or absent without a *default*.
+    Raises: QuestionError if it is no such number of up to 15 digits, or absent without a *default*.
     """
     text = fields.get(name)
     if text is None and default is not None:
@@ -357,13 +359,16 @@ def _read_member(member: Any, begin: int, end: int) -> bytes:
 
 
 def _parts(read: Callable[[int, int], bytes], begin: int, end: int) -> Iterator[bytes]:
-    """Yield bytes *begin* to *end* (exclusive), as `read(begin, end)` returns them, in parts."""
+    """Yield bytes *begin* to *end* (exclusive), as `read(begin, end)` returns them, in parts of up to 1 MiB."""
     for first in range(begin, end, PAYLOAD_CHUNK):
         yield read(first, min(first + PAYLOAD_CHUNK, end))
 
 
 def _sent_file(path: str) -> Iterator[bytes]:
-    """Return the bytes of the file *path*, in parts; it may be removed at once."""
+    """Return an iterator over the bytes of the file *path*, in parts of up to 1 MiB.
+
+    The file is opened now, so it may be removed at once.
+    """
     from tartools.storage.scratch import open_file
 
     file = open_file(os.fsencode(path))

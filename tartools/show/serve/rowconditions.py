@@ -37,7 +37,7 @@ ALLOWED_FUNCTIONS = frozenset((
 
 
 class Condition(NamedTuple):
-    """A condition as SQL, with the values of its parameters (?), in order."""
+    """A condition as SQL, with the values of its parameters (?), in order; by default the one that all samples meet."""
 
     sql: str = "TRUE"
     parameters: tuple[object, ...] = ()
@@ -60,9 +60,10 @@ def join_conditions(conditions: Sequence[Condition]) -> Condition:
 def words_condition(words: str, index: RowIndex) -> Condition:
     """Return the condition that each of *words* occurs in the key or in a column of text, ignoring case.
 
-    *words*: separated by blanks; a word with blanks is quoted. Where `column` is a column of *index*, `column==value`
-    means that it has exactly this value, and `column=part` that its value contains this part, ignoring case.
-    Raises: QuestionError for over 32 words (MAX_WORDS), or if there is no column of text to search.
+    *words*: separated by blanks; a word with blanks is quoted; if a quote lacks its end, quotes are plain characters.
+    Where `column` is a column of *index*, `column==value` means that it has exactly this value, and `column=part` that
+    its value contains this part, ignoring case.
+    Raises: QuestionError for over 32 words (MAX_WORDS), or if there is no column of text to search for a plain word.
     """
     try:
         texts = shlex.split(words)
@@ -95,8 +96,9 @@ def _word_condition(word: str, index: RowIndex) -> Condition:
 def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Condition:
     """Return the condition that all *facets* are met.
 
-    A facet is an object of the page with "broken" (true or false), "missing" (a field), "column" and "value" (null
-    too), or "column", "from" and "to". Raises: QuestionError for another form, or an unknown column or field.
+    A facet is an object of the page: {"broken": true or false}, {"missing": field}, {"column", "value"} (null, too) or
+    {"column", "from", "to"}, numbers, the second exclusive. Raises: QuestionError for another form, or an unknown
+    column or field.
     """
     return join_conditions([_facet_condition(facet, index) for facet in facets])
 
@@ -104,7 +106,8 @@ def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Co
 def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
     """Return the condition of one *facet*: broken or sound samples, a missing field, a value, or a range of numbers.
 
-    A range is from `from` to below `to`. Raises: QuestionError for another form, or an unknown column or field.
+    Its forms are {"broken": true or false}, {"missing": field}, {"column", "value"} and {"column", "from", "to"}; a
+    range is from "from" to below "to". Raises: QuestionError for another form, or an unknown column or field.
     """
     if "broken" in facet:
         condition = broken_condition(index)
@@ -136,7 +139,10 @@ def broken_condition(index: RowIndex) -> Condition:
 
 
 def _size_columns(index: RowIndex) -> Iterator[tuple[str, str]]:
-    """Yield (field, quoted name of the column of its sizes) of all fields of *index*, in all sets."""
+    """Yield (field, quoted name of the column of its sizes) of all fields of *index*, in all sets.
+
+    A field of several sets comes once for each.
+    """
     for field in index.fields:
         yield field.name, quoted_name(field.size_column)
 

@@ -78,7 +78,11 @@ class IndexColumn(NamedTuple):
 
 
 class IndexField(NamedTuple):
-    """A field of samples in set *set_number*: the columns with its size and its offset, both in bytes."""
+    """A field *name* of samples in set *set_number*, from 1, and the columns of the index with its sizes and offsets.
+
+    *size_column*: name of the column with the bytes of the payload. *offset_column*: name of the column with its first
+    byte in the shard.
+    """
 
     name: str
     set_number: int
@@ -87,7 +91,7 @@ class IndexField(NamedTuple):
 
 
 def quoted_name(name: str) -> str:
-    """Return the column *name* as SQL has it, in double quotes."""
+    """Return the column *name* as SQL has it: in double quotes, with each double quote in it doubled."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -98,7 +102,7 @@ def check_duckdb() -> None:
 
 
 class Layout:
-    """The columns that rows of *inputs* have in the index.
+    """The columns that rows of *inputs* have in the index; `arrange_rows` makes rows with these.
 
     `unified`: unified schema of the rows
     `catalog`: the shards of the rows
@@ -131,7 +135,10 @@ class Layout:
         ]
 
     def _unique(self, name: str) -> str:
-        """Return *name*, or if a column has it, *name* with a number added, and note it as taken; case is ignored."""
+        """Return *name*, or if a column has it, *name* with a number added (jpg_2), and note it as taken.
+
+        Names that differ only in case are equal here.
+        """
         unique, number = name, 1
         while unique.lower() in self._taken:
             number += 1
@@ -156,9 +163,10 @@ class Layout:
         return pa.RecordBatch.from_pydict(columns)
 
     def _places(self, rows: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield (sizes, offsets) of each field of the unified record batch *rows*: Arrow arrays of bytes.
+        """Yield (sizes, offsets), both Arrow arrays, of each of `fields`, in order, in *rows*, a unified record batch.
 
-        Both are null for a sample that lacks the field. For one that has it twice the offset is null and the size 0.
+        They count bytes, and are null for a sample that lacks the field. For one that has it twice the offset is null
+        and the size 0.
         """
         import numpy as np
 
@@ -179,6 +187,7 @@ class Layout:
 class RowIndex:
     """A DuckDB database of the rows of a data set: `ask` and `cursor` answer questions in SQL to the table `samples`.
 
+    `make_index` makes it.
     `rows`: number of rows; row number n of the data set has the `rowid` n
     `layout`: names of the columns of the table
     `columns`: name -> column, for the columns that a person sees
@@ -208,7 +217,7 @@ class RowIndex:
 
     @property
     def text_columns(self) -> list[IndexColumn]:
-        """The columns in which words are searched: the key, and texts of samples."""
+        """The columns in which words are searched: all of text, but the URL of the shard and the columns of faults."""
         excluded = {self.layout.shard_column, *(column.name for column in self.fault_columns)}
         return [column for column in self.columns.values() if column.type == "text" and column.name not in excluded]
 
@@ -408,7 +417,12 @@ def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
 
 
 def _facet(database: Any, column: IndexColumn) -> str:
-    """Return the facet that *column* gets: "values", "histogram" or "". *database*: a connection of DuckDB."""
+    """Return the facet that *column* gets: "values", "histogram" or "". *database*: a connection of DuckDB.
+
+    "values": for booleans; for texts of up to 60 characters on average, if at most 12 differ, or at most 2000 and half
+    as many as there are; for whole numbers, if at most 12 differ, of classes (cls) 2000. "histogram": for other
+    numbers. "": for the key and the place of the sample, for other types and texts, and without a value.
+    """
     if column.type == "bool":
         return "values"
     if column.type == "other" or column.name in NO_FACET:

@@ -27,7 +27,7 @@ READABLE_KINDS = ("text", "json", "number")
 
 
 def plain_json(value: object) -> object:
-    """Return *value* as JSON can have it: numbers that are not finite, and other types, become text."""
+    """Return *value* as JSON can have it: text, booleans, whole and finite numbers and None; all others as text."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -60,7 +60,7 @@ def row_text(source: SampleSource, row: SampleRow) -> str:
     """Return the first 300 characters (ROW_TEXT_CHARS) of a field of *row* with text or JSON; "" if there is none.
 
     They come from a column with the name of the field if there is one, else from the payload, if that is not compressed
-    and in a local shard. Plain text is preferred to JSON.
+    and in a local shard. Plain text is preferred to JSON. Raises: TarToolsError if the payload can't be read.
     """
     names = sorted((name for name in row.fields or () if kind_of_name(name) in READABLE_KINDS[:2]), key=_text_rank)
     for name in names:
@@ -79,7 +79,10 @@ def _text_rank(name: str) -> int:
 
 
 def _beginning(source: SampleSource, place: MemberPlace) -> str:
-    """Return the first 300 characters (ROW_TEXT_CHARS) of the text at *place*, read from *source*."""
+    """Return the first 300 characters (ROW_TEXT_CHARS) of the text at *place*, read from *source*.
+
+    Bytes that are not UTF-8 become replacement characters. Raises: TarToolsError if it can't be read.
+    """
     data = source.read(place, 0, min(place.size, ROW_TEXT_BYTES))
     return data.decode("utf-8", "replace")[:ROW_TEXT_CHARS]
 
@@ -88,7 +91,8 @@ def sample_json(source: SampleSource, position: int) -> dict[str, Any]:
     """Return the sample at *position* as JSON: {"position", "key", "shard", "offset", "size", "columns", "fields"}.
 
     "fields" is a list with the description of each field by `field_json`, up to 200 (MAX_SHOWN_FIELDS); "columns" is
-    name -> value. The others are as in `SampleRow`. Raises: TarToolsError if the sample can't be read.
+    name -> value; "offset" is that of the sample in its shard. The others are as in `SampleRow`. Raises: TarToolsError
+    if the sample can't be read.
     """
     row = source.rows([position])[0]
     if row.fields is not None and set(row.fields) == set(row.places):
@@ -150,8 +154,8 @@ def kind_of_member(name: str, member: Member) -> str:
 def text_json(kind: str, member: Member) -> Mapping[str, Any]:
     """Return {"text"} of *member*, and if *kind* is "json" also "json", its value as text with indentation.
 
-    Both are cut to 200,000 characters (MAX_SHOWN_CHARS), with "…" at the end. {} if it can't be decompressed; no "json"
-    if it can't be parsed, or is larger than 1 MiB (JSON_LIMIT).
+    Above 200,000 characters (MAX_SHOWN_CHARS) both are cut to these and "…". {} if it can't be decompressed; no "json"
+    if it can't be parsed, or is larger than 1 MiB (JSON_LIMIT) decompressed.
     """
     try:
         content = unpack_member(member)

@@ -81,8 +81,9 @@ def open_server(
 class PageServer(ThreadingHTTPServer):
     """The server of the page, on 127.0.0.1 and *port* (0: a free one). Its method serve_forever answers requests.
 
-    `routes`: answers to requests, by path. `report(text)`: called with the traceback of a bug. `files`: of the page.
-    `access`: the check of requests. Raises: StorageError if the port can't be used.
+    `routes`: answers to requests, by path. `report(text)`: called with the traceback of a bug. `files`: of the page, as
+    `page_files` returns them. `access`: the check of requests. `picture_tag`: the ETag of all pictures, another one for
+    each run. Raises: StorageError if the port can't be used.
     """
 
     daemon_threads = True
@@ -112,7 +113,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_address[1]}/?token={self.access.token}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer *request* in a thread, as soon as one is free."""
+        """Answer *request* in a thread, as soon as fewer than 32 (MAX_CONNECTIONS) are answered; wait for that."""
         while not self._turns.acquire(timeout=0.1):
             pass  # the main thread: signals come between two tries
         super().process_request(request, client_address)
@@ -130,7 +131,7 @@ class PageServer(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore an exception that no answer was sent for: it is about a connection that the browser has closed."""
+        """Ignore an exception that ended a connection without an answer: the browser has closed it."""
 
 
 class PageHandler(BaseHTTPRequestHandler):
@@ -186,7 +187,9 @@ class PageHandler(BaseHTTPRequestHandler):
     def _send_error(self, error: Exception) -> None:
         """Send the message of *error* as {"error": text}, with the status of its class.
 
-        An error of a class without one is a bug: it gets the status 500, and the server reports its traceback.
+        404: NotThereError, NoPictureError, KeyError (no such field); 416: RangeError; 400: QuestionError; 409:
+        ChangedError; 502: other TarToolsErrors; 503: MemoryError. Any other class is a bug: it gets the status 500, and
+        the server reports its traceback.
         """
         statuses: list[tuple[type[Exception], int]] = [
             (NotThereError, 404),
@@ -255,7 +258,7 @@ class PageHandler(BaseHTTPRequestHandler):
         self._send_parts(answer.body, chunked=answer.size is None)
 
     def _send_parts(self, parts: Iterator[bytes], *, chunked: bool) -> None:
-        """Send *parts* as the body. *chunked*: their total size was not known (RFC 9112, 7.1).
+        """Send *parts* as the body; nothing for HEAD. *chunked*: as chunks, for an unknown total size (RFC 9112, 7.1).
 
         If they fail, the connection ends before the body is whole, so that the browser notices.
         """

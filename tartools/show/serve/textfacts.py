@@ -22,10 +22,10 @@ CLASS_SUFFIXES = NUMBER_SUFFIXES | {"label", "labels"}  # of short texts, which 
 
 
 class TextFacts(TableFacts):
-    """The facts of `TableFacts`, and the texts of all fields that hold some.
+    """The facts of `TableFacts`, and the texts of all fields that hold some: `facts_of` yields them for a batch.
 
-    Of each text up to 16 KiB (MAX_VALUE_TEXT_BYTES). A field of JSON has its text, and its values in columns such as
-    `json:width`, unless they are lists or objects.
+    A text is cut to 16 KiB (MAX_VALUE_TEXT_BYTES). A field of JSON has its text, and its values in columns such as
+    `json:width`, unless they are lists or objects, or the text is longer than that.
     """
 
     __slots__ = ()
@@ -36,7 +36,7 @@ class TextFacts(TableFacts):
         return True
 
     def facts_of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
-        """Return the facts of each sample of *batch*: (name, type) of a column -> value.
+        """Yield the facts of each sample of *batch*, in order: a dict (name, type) of a column -> value.
 
         A field that is not UTF-8 has replacement characters. JSON that can't be parsed has its text, but no values.
         """
@@ -47,7 +47,10 @@ class TextFacts(TableFacts):
 
 
 class TextField(NamedTuple):
-    """The columns of a field with texts. `fact`: (name, type) of the column of its text; `is_json`: True for JSON."""
+    """The columns of a field with texts. `fact`: (name, type) of the column of its text; `is_json`: True for JSON.
+
+    The type is "string", or "" for classes (cls, label), whose column becomes one of numbers if all of them are.
+    """
 
     fact: Fact
     is_json: bool
@@ -55,7 +58,7 @@ class TextField(NamedTuple):
 
 @lru_cache(1000)
 def text_field(name: str) -> TextField | None:
-    """Return the columns of the field *name*; None if it holds no texts by its suffix, or is compressed."""
+    """Return the columns of the field *name*; None if it holds no texts by its suffix, is compressed, or ""."""
     suffix = suffix_of(name)
     if not name or suffix not in TEXTS or split_codec(name)[1] is not None:
         return None
@@ -64,11 +67,11 @@ def text_field(name: str) -> TextField | None:
 
 
 def text_facts(sample: Sample, json_names: dict[str, dict[str, Fact]]) -> Iterator[tuple[Fact, object]]:
-    """Yield ((name, type), value) for each text of *sample*, and for values inside its JSON.
+    """Yield ((name, type), value) for each text of *sample*, and for values inside its JSON (`json_facts`).
 
-    Of a text longer than 16 KiB (MAX_VALUE_TEXT_BYTES) it is the beginning, and of JSON as long there are no values.
-    Fields that occur twice are left out. *json_names*: field -> {name in JSON: (name, type) of its column}, of all
-    samples so far; new names are added.
+    A text longer than 16 KiB (MAX_VALUE_TEXT_BYTES) is cut to that, and JSON as long gives no values; a newline at the
+    end is left out. Fields that occur twice are left out. *json_names*: field -> {name in JSON: (name, type) of its
+    column}, of all samples so far; new names are added.
     """
     members = sample.members
     fields = [field_name(member) for member in members]
@@ -94,8 +97,10 @@ def beginning_of(member: Member, max_bytes: int) -> bytes:
 def json_facts(column: str, payload: bytes, names: dict[str, Fact]) -> Iterator[tuple[Fact, object]]:
     """Yield ((name, type), value) for each text, number or boolean of the JSON object *payload*, of the field *column*.
 
-    Nothing if it is no object, or can't be parsed. *names*: name in JSON -> (name, type) of its column, for those that
-    have one so far; new ones are added, up to 32 (MAX_JSON_COLUMNS). Further names, and names with a dot, are left out.
+    The name is that of its column, `json:width` for "width" in the field json; the type is "": found later from all
+    values. Nothing if it is no object, or can't be parsed. *names*: name in JSON -> (name, type) of its column, for the
+    names that have one so far; new ones are added, up to 32 (MAX_JSON_COLUMNS). Further names, and names with a dot,
+    are left out.
     """
     try:
         document = parse_json(payload)

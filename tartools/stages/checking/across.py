@@ -110,7 +110,10 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
 
 
 def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
-    """Return (input, byte, key, fields) of *record*, a key record; *combinations*: fields by combination number."""
+    """Return (input, byte, key, fields) of *record*, a key record.
+
+    *combinations*: fields, joined by "/", by combination number; the fields are "" if it lacks the number.
+    """
     shard, byte, number = RECORD_TAIL.unpack(record[-RECORD_TAIL.size :])
     return shard, byte, text_of_key(record[: -RECORD_TAIL.size]), combinations.get(number, "")
 
@@ -306,8 +309,10 @@ def find_numbered_fields(fields: Iterable[str], expected: ExpectedFields) -> str
 def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
     """Add findings about missing and unexpected fields to *summary*; return the fields that samples should have.
 
-    These are *expect*, or if it is empty the fields that most samples have: tuples of alternatives. A sample whose
-    fields differ only in numbers gives a finding, too: perhaps it is several. Samples next to damage are left out.
+    These are *expect*, or if it is empty `expected_fields`: tuples of alternatives. A field is unexpected if it is not
+    in *expect*, nor the most frequent alternative of one that most samples have. A sample whose fields differ only in
+    numbers gives a finding, too: perhaps it is several. Samples next to damage are left out. Codes: "missing-field",
+    "unexpected-field" ("dotted-name" if it has a dot), "several-samples".
     """
     expected = expected_fields(summary.combinations)
     words = expect or expected
@@ -373,7 +378,8 @@ def note_shard_sizes(summary: Summary, shards: Sequence[tuple[int, int]]) -> Non
     """Add a finding to *summary* for each shard that is over 10 times larger or smaller than the median.
 
     `shards`: (number, bytes) of each; fewer than 4 are not compared. The last may be small: it has the remaining
-    samples. A shard of 0 bytes is not small. The limits are SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED.
+    samples. A shard of 0 bytes is not small. The limits are SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED; the code is
+    "shard-size".
     """
     if len(shards) < MIN_SHARDS_COMPARED:
         return

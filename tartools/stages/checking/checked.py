@@ -91,7 +91,8 @@ class InputsToCheck:
     def shard_place(self, number: int, byte: int) -> tuple[str, int]:
         """Translate a place in input *number* to (shard URL, byte).
 
-        `byte`: a byte of the shard, a row number in a table that has been read, or -1 for no place, which stays.
+        `byte`: a byte of the shard, a row number in a table that has been read, or -1 for no place, which stays. An
+        archive that was split has the pattern of its parts as its URL.
         """
         if number in self.tables and byte >= 0:
             return self.tables[number].place(byte)
@@ -264,7 +265,8 @@ class CheckedShard:
 class Checking:
     """Checks all samples of *shards*, in up to *max_workers* workers; with *decode*, payloads are decoded.
 
-    *reader*: the library as which they are read, too, for findings and types of values; None for none.
+    *reader*: the library as which they are read, too, for findings and types of values; None for none. *account*:
+    counts shards and bytes read.
 
     The reader, in workers, checks sound shards: just samples and one end. What it finds in any other shard is dropped;
     `walk` reads that shard again, in this process, once all others have been read. So findings and keys of a shard are
@@ -317,7 +319,7 @@ class Checking:
         return sorted(self._sizes.items())
 
     def _records(self) -> Iterator[bytes]:
-        """Read all inputs; yield a key record of each sample. At the end `summary` has the findings so far.
+        """Read all inputs; yield the key records of samples with fields. At the end `summary` has the findings so far.
 
         Raises: StorageError if none of the inputs is there, or a server fails.
         """

@@ -128,7 +128,10 @@ def repository_shards(inputs: InputsToCheck) -> list[Shard]:
 
 
 def note_names(summary: Summary, shards: Sequence[Shard]) -> list[Shard]:
-    """Add a finding to *summary* for each of *shards* that datasets does not load, by its name; return the others."""
+    """Add a finding to *summary* for each of *shards* that datasets does not load, by its name; return the others.
+
+    It does not load hidden files, names without .tar, and archives in several parts. The code is "hf-name".
+    """
     loaded = []
     for shard in shards:
         *folders, base = shard.path.split("/")
@@ -180,7 +183,10 @@ def splits_of(paths: Sequence[str]) -> dict[str, list[int]]:
 
 
 def folder_patterns(keyword: str) -> list[re.Pattern[str]]:
-    """Return the patterns of paths in a folder that *keyword* names, in the order in which datasets tries them."""
+    """Return the patterns of paths in a folder that *keyword* names, in the order in which datasets tries them.
+
+    For "train": train/a.tar, train-old/a.tar, my-train/a.tar, my-train-old/a.tar, in folders or not.
+    """
     names = (keyword, f"{keyword}{_SEPARATOR}[^/]*", f"[^/]*{_SEPARATOR}{keyword}")
     return [
         re.compile(f"(?:.*/)?{name}/.*", re.DOTALL) for name in (*names, f"[^/]*{_SEPARATOR}{keyword}{_SEPARATOR}[^/]*")
@@ -188,7 +194,10 @@ def folder_patterns(keyword: str) -> list[re.Pattern[str]]:
 
 
 def file_patterns(keyword: str) -> list[re.Pattern[str]]:
-    """Return the patterns of paths of files that *keyword* names, in the order in which datasets tries them."""
+    """Return the patterns of paths of files that *keyword* names, in the order in which datasets tries them.
+
+    For "train": train-0.tar or train.tar, then my-train-0.tar, in folders or not.
+    """
     return [re.compile(f"(?:.*/)?{start}{keyword}{_SEPARATOR}[^/]*", re.DOTALL) for start in ("", f"[^/]*{_SEPARATOR}")]
 
 
@@ -219,8 +228,8 @@ def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, 
 def named_splits(shards: Sequence[Shard], splits: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
     """Return split -> patterns of its *shards*. Each shard is in one split, and matches one pattern.
 
-    *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one is in a split named
-    after its file.
+    *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one, or in one
+    whose name is refused, is in a split named after its file without numbers: a-07.tar in a, 7.tar in train.
     """
     counts = Counter(index for indexes in splits.values() for index in indexes)
     paths: dict[str, list[str]] = {}
@@ -264,7 +273,11 @@ def _regular_expression(pattern: str) -> str:
 
 
 def note_values(summary: Summary, first: int) -> None:
-    """Add findings to *summary* about fields and types, which the first samples of input *first* decide on."""
+    """Add findings to *summary* about samples that do not fit the fields and types of the first ones of input *first*.
+
+    If there are no first samples, or they differ themselves ("hf-first-samples", "hf-first-types"), no later ones are
+    compared; else `note_later_samples` compares them.
+    """
     samples = summary.first_samples.get(first, [])
     if not samples:
         summary.note("hf-first-samples", Place(first, -1, "", "no samples"))
@@ -282,9 +295,10 @@ def note_values(summary: Summary, first: int) -> None:
 
 
 def note_later_samples(summary: Summary, columns: Mapping[str, ValueType]) -> None:
-    """Add findings to *summary* about samples with other fields, or other types of values, than *columns*.
+    """Add findings to *summary* about samples with fields that *columns* lack, or other types of values.
 
-    *columns*: field -> type; values of a field whose type is UNKNOWN are not compared.
+    *columns*: field -> type; values of a field whose type is UNKNOWN are not compared. A missing field gives no
+    finding. Codes: "hf-late-field", "hf-late-type".
     """
     for combination, tally in list(summary.combinations.items()):
         if combination and tally.count > 0:

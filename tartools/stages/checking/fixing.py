@@ -34,6 +34,8 @@ WAITS, JOINS_NEXT, JOINS_LAST, REPEATS_KEY = range(4)
 def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
     """Yield an ACTION record, which sorts by place, for each sample that shares a key with other samples.
 
+    A record packs the input and byte of the sample, the action, and input and byte of the first sample of its group.
+
     `compared`: groups of samples with one key, and their verdicts, from `across.compare_keys`. Parts of one sample are
     to be joined; other samples repeat a key. The first sample of a group has a record only if parts are to be joined to
     it. Order: that of the groups; sort the records for `PendingSamples`.
@@ -51,7 +53,7 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
 class PendingSamples:
     """Reads *actions*, sorted ACTION records of samples that share a key, beside the samples that they are about.
 
-    Call `action_at` with ascending places. A place is (input number, byte).
+    Call `action_at` with ascending places; records of places passed over are dropped. A place is (input number, byte).
     """
 
     def __init__(self, actions: Iterable[bytes]) -> None:

@@ -104,7 +104,7 @@ class ReaderRules:
         return self.decoders.get(suffix_of(name.rpartition(".")[0]) if is_packed else last), is_packed
 
     def plain_type(self, name: str) -> ValueType:
-        """Return the type of the field *name*, whose payloads are not decoded."""
+        """Return the type of the field *name*, whose payloads are not decoded: by its suffix, "binary" for most."""
         return self.plain_types.get(suffix_of(name), "binary")
 
 
@@ -178,7 +178,8 @@ def read_npz(payload: bytes) -> dict[str, Any]:
 def type_of_array(array: Any) -> ValueType:
     """Return the type of *array*, of numpy, as a column of Arrow: one `ListType` inside another for each dimension.
 
-    Raises: ValueError if Arrow does not have the type.
+    In a dimension of length 0 is one list of "null": shapes (0, 3) and (0, 3, 4) give ListType(ListType("null")).
+    Raises: ValueError if Arrow does not have the type, or for an array in the other byte order.
     """
     dtype = array.dtype
     kind: ValueType = {"b": "bool", "U": "string", "S": "binary"}.get(dtype.kind, dtype.name)
@@ -215,9 +216,10 @@ READERS = {
 
 
 def check_as_reader(rows: Rows, summary: Summary, reader: ReaderRules) -> None:
-    """Add findings about the samples *rows*, as *reader* reads them, to *summary*, with the types of their values.
+    """Add findings about the samples *rows*, as *reader* reads them, to *summary*.
 
-    Raises: StorageError if a payload can't be read.
+    If `reader.is_typed`, the types of the values, and the first samples, are added, too. Raises: StorageError if a
+    payload can't be read.
     """
     for group in rows.combinations:
         if group.fields == ("",):
@@ -229,10 +231,10 @@ def check_as_reader(rows: Rows, summary: Summary, reader: ReaderRules) -> None:
 def check_combination(
     group: Combination, begins: Sequence[int], shard: int, summary: Summary, reader: ReaderRules
 ) -> None:
-    """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*, with their types.
+    """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*.
 
     *begins*: for each sample its byte in the shard, in a table its row. *reader*: the library whose rules are checked;
-    types, and the first samples of the input, are added only if it has one type for each field. Raises: StorageError if
+    if `reader.is_typed`, types of values, and the first samples of the input, are added, too. Raises: StorageError if
     a payload can't be read.
     """
 
@@ -279,7 +281,8 @@ def types_of_column(
 ) -> list[ValueType | None]:
     """Return the type of each payload of *column*; None, and a finding in *summary*, if *reader* can't decode it.
 
-    UNKNOWN for payloads decoded by a reader that has no types. `place(number, detail)`: returns the place of a finding
+    `plain_type` for payloads that are not decoded; UNKNOWN for those decoded by a reader that has no types.
+    `place(number, detail)`: returns the place of a finding
     about sample *number* of the column. Raises: StorageError if a payload can't be read.
     """
     decoder, is_packed = reader.decoder(column.name)

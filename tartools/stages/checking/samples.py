@@ -91,8 +91,9 @@ def check_samples(rows: Rows, summary: Summary, decode: bool) -> list[bytes]:
     """Add the samples *rows*, and findings about them, to *summary*; return the key records of the samples with fields.
 
     Key records are bytes that sort by key and place, one or two a sample: see `key_records`. Checks keys, names of
-    fields, sizes and first bytes of payloads; with *decode*, payloads are decoded, too. If no sample has a complete
-    member, nothing is added. Raises: StorageError if a payload can't be read.
+    fields, sizes and first bytes of payloads; with *decode*, payloads are decoded, too. Counts are added to `samples`,
+    `stored`, `combinations` and `fields` (sizes, `small` and `large` only). If no sample has a complete member, nothing
+    is added. Raises: StorageError if a payload can't be read.
     """
     records: list[bytes] = []
     if not any(same.fields for same in rows.combinations):  # all members are cut
@@ -119,7 +120,8 @@ def check_group(
     """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
     `begins`: for each sample of *group* its byte or table row. First bytes of payloads are checked; with *decode*,
-    payloads are decoded, too. Members without a field get findings, but no records. Raises: StorageError if a payload
+    payloads are decoded, too. The combination of fields and the sizes are counted, too. Members without a field get
+    findings, and count as the combination "", but have no records. Raises: StorageError if a payload
     can't be read.
     """
     count = len(group.keys)
@@ -191,8 +193,8 @@ def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int
 def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> Iterator[tuple[int, str, str]]:
     """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field.
 
-    `number`: index of the payload in *heads*. `sizes`: bytes of the payloads. If readers take the field for a number, a
-    payload that is not empty and no whole number gives a finding, too.
+    `number`: index of the payload in *heads*. `sizes`: bytes of the payloads. The code is "suffix-lies"; if readers
+    take the field for a number (cls), also "not-a-number" for a payload that is not empty and no whole number.
     """
     for number in find_suspicious(suffix, heads):
         if reason := type_mismatch(suffix, heads[number]):
@@ -285,7 +287,10 @@ def may_have_findings(keys: Sequence[bytes]) -> bool:
 
 
 def codes_of_key(key: bytes) -> list[str]:
-    """Return the codes of findings about the name *key*: unsafe, hidden, reserved, control characters, no UTF-8."""
+    """Return the codes of findings about the name *key*; [] if it is an ordinary name.
+
+    Codes: "unsafe-path", "hidden-file", "reserved-name", "control-character", "not-utf-8".
+    """
     codes = [code for code, pattern in _KEY_PATTERNS_BY_CODE.items() if pattern.match(key)]
     if _CONTROL_BYTE.search(key):
         codes.append("control-character")
@@ -298,7 +303,11 @@ def codes_of_key(key: bytes) -> list[str]:
 
 @lru_cache(10_000)
 def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Return (code, detail) for each finding about the names of the *fields* of one sample."""
+    """Return (code, detail) for each finding about the names of the *fields* of one sample; the detail is the name.
+
+    Codes: "field-twice", "upper-case", "reserved-name", "control-character", "not-utf-8"; "case-twice" and
+    "unicode-form", whose detail has both names, separated by a blank.
+    """
     findings: list[tuple[str, str]] = []
     by_folded_name: dict[str, str] = {}
     forms: dict[bytes, str] = {}

@@ -76,6 +76,8 @@ def type_of_text(text: str) -> ValueType:
 def widest_type(types: Iterable[ValueType]) -> ValueType:
     """Return a type that holds the values of all *types*: "null" if there are none, MIXED if no other one does.
 
+    Elements of lists, and members of objects, are joined, too; objects of over 1,000 names are MIXED.
+
     >>> widest_type(["null", "int64", "float64"]), widest_type(["int64", "string"])
     ('float64', 'json')
     """
@@ -171,7 +173,7 @@ def misfit(column: ValueType, kind: ValueType, path: str = "") -> str:
 
 
 def type_name(kind: ValueType) -> str:
-    """Return *kind* in a word, for a message."""
+    """Return *kind* in a word, for a message: "int64", "mixed values" for MIXED, "a list" or "an object"."""
     if isinstance(kind, str):
         return "mixed values" if kind == MIXED else kind
     return "a list" if isinstance(kind, ListType) else "an object"

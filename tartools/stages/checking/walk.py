@@ -128,7 +128,8 @@ class Walk:
         """Add the member of *header* to its group; yield the group that it ends, and findings about the member.
 
         Moves `position` behind the member. A special member gives a finding only, and ends no group; a member whose
-        payload is truncated gives a finding and a name in `lost`, and ends the walk.
+        payload is truncated gives a finding and a name in `lost`, and ends the walk; one whose padding is truncated
+        stays, and ends it, too.
         """
         start = self.position
         if self.after_end:

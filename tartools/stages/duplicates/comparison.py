@@ -53,8 +53,9 @@ class Comparison(NamedTuple):
     def contents(self, batch: Batch) -> list[bytes]:
         """Return the packed content to compare of each sample of *batch*; b"" for a sample that lacks it.
 
-        A content is a digest of 16 bytes and the sample's size in 8, or hash, colours and sides of a picture
-        (CONTENT_RECORD). It comes from table columns where they exist, else from the samples.
+        A sample lacks it if it lacks one of the fields, or if its picture does not decode. A content is a digest of 16
+        bytes and the sample's size in 8, or hash, colours and sides of a picture (CONTENT_RECORD). It comes from table
+        columns where they exist, else from the samples.
         Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError if values in table
         columns are no digests, hashes or colours, or, unless *lenient*, one is missing that the sample has.
         """
@@ -88,7 +89,8 @@ class Comparison(NamedTuple):
     def members(self, sample: Sample) -> list[Member] | None:
         """Return the members of *sample* to compare: for each of *by* or for *near*, the first alternative that it has.
 
-        If it lacks all alternatives of one of these: return None if *lenient*, else raise SampleError.
+        If it lacks all alternatives of one of these: return None if *lenient*, else raise SampleError. [] if all fields
+        are compared.
         """
         compared = []
         for choices in self.by or ((self.near,) if self.near else ()):
@@ -131,7 +133,7 @@ class Comparison(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the table columns with the values to compare; [] if tables have none.
+        """The names of the table columns with the values to compare, such as `cls.blake2b`; [] if tables have none.
 
         Tables have none for whole samples, nor for pictures of which there are alternatives.
         """
@@ -231,8 +233,8 @@ def _content_records(
 ) -> Iterator[bytes]:
     """Yield a record for each sample of *batches*: length of its content in one byte, then the content.
 
-    With *with_names*, shard and key follow. *comparison* gives the content, b"" for a sample without one. *account*
-    counts the samples as read and written.
+    With *with_names*, shard, a NUL byte and key follow. *comparison* gives the content, b"" for a sample without
+    one. *account* counts the samples as read and written.
     """
     for batch in count_samples(batches, account, written=True):
         names = _pack_names(batch) if with_names else repeat(b"")
@@ -254,8 +256,8 @@ def find_duplicates(
     """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position.
 
     `sides`: perhaps the side that is only compared with, then the input. `comparison`: says which samples are
-    duplicates. `sort(records)`: sorts any number of records. `account`: shows the progress, and gets the omissions in
-    the sides only compared with.
+    duplicates. `sort(records)`: yields any number of records sorted. `account`: shows the progress, and gets the
+    omissions in the sides only compared with.
     """
     if comparison.near is None:
         side_records = (
@@ -307,7 +309,8 @@ def sortable_records(contents: Iterable[bytes], side: int, largest: bool) -> Ite
 def find_equal(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
     """Yield a packed `Pair` for each sample of the input with the digest of an earlier record; the distance is 0.
 
-    *sorted_records*: from `sortable_records`, sorted. The first record of a digest is the kept sample.
+    *sorted_records*: from `sortable_records`, sorted. The first record of a digest is the kept sample. Pairs come in
+    the order of the records, not of positions.
     """
     last, side, kept_position = b"", AGAINST_SIDE, 0
     for record in sorted_records:
@@ -384,6 +387,6 @@ def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: 
 
 
 def key_and_shard(name: bytes) -> list[str]:
-    """Return [key, shard] of the sample with this *name* (shard, NUL, key), escaped for TSV."""
+    """Return [key, shard] of the sample with this *name* (shard, NUL, key), escaped for TSV; the shard as `shown`."""
     shard, _, key = name.partition(b"\0")
     return [escape(os.fsdecode(key)), escape(shown(os.fsdecode(shard)))]

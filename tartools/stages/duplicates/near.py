@@ -221,7 +221,8 @@ def candidate_pairs(
     """Yield arrays of pairs of *pictures* that may be near: (indexes in *numbers*, items of *kept_numbers*).
 
     *numbers*, *kept_numbers*: arrays of picture numbers. Up to a million pairs at once (MAX_PAIRS_COMPARED). All pairs
-    whose hashes differ in at most *distance* bits are among them, but for those whose colours can't be near.
+    whose hashes differ in at most *distance* bits are among them, some several times, but for pairs whose colours can't
+    be near.
     """
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(HASH_BANDS):
@@ -257,9 +258,10 @@ def candidate_pairs(
 
 
 def band_radius(distance: int, band: int) -> int:
-    """Return in how many bits hashes at *distance* may differ within *band*, 0 to 3; -1 if that band is not searched.
+    """Return in how many bits hashes may differ within a band to be compared; -1 if that band is not searched.
 
-    If all bands differed in more bits, the hashes would differ in more than *distance*.
+    *band*: its number, 0 to 3. Hashes that differ in more bits in every band differ in more than *distance* bits in
+    all.
 
     >>> [band_radius(6, band) for band in range(4)], [band_radius(0, band) for band in range(4)]
     ([1, 1, 1, 0], [0, -1, -1, -1])

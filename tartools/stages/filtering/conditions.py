@@ -66,9 +66,9 @@ class Filter:
 
     @property
     def questions(self) -> list[Ask] | None:
-        """The questions of the conditions about a sample, besides its key: (function, field), such as ("size", "jpg").
+        """The questions of `words` and the expression about a sample, as (function, field): ("has", "txt").
 
-        None if an expression computes names of fields.
+        The expression `key` asks ("field", "__key__"). None if the expression computes names of fields.
         """
         questions: list[Ask] = [("has", name) for choices in self._words for name in choices]
         if self._expression is None:
@@ -90,7 +90,8 @@ class Filter:
     def columns(self) -> list[str]:
         """Return the names of the table columns that may answer the conditions without the sample.
 
-        With `verbatim`, columns with values of fields are left out, and those with facts stay.
+        `__key__` is always the first. With `verbatim`, columns with values of fields are left out; those with facts,
+        such as `jpg.width`, and pseudo-fields stay.
         """
         verbatim = self._verbatim
         names = ["__key__", *(column_names([self._group]) if self._group is not None and not verbatim else ())]
@@ -104,7 +105,8 @@ class Filter:
     def flags(self, batch: Batch) -> list[bool]:
         """Return a flag for each sample of *batch*, the next samples of the input: True if the filter chooses it.
 
-        Raises: SampleError, naming the sample, if the expression fails on it, or if it has no value of the group.
+        Raises: SampleError, naming the sample, if the expression fails on it, or if it meets all other conditions and
+        has no value of the group.
         """
         flags = self._key_flags(batch.keys if self._keys is not None or self._numbers else (), len(batch))
         if not self.is_by_key:
@@ -130,7 +132,7 @@ class Filter:
     def _clear_flags_of_groups(self, batch: Batch, flags: list[bool], group: Column) -> None:
         """Set *flags* to False, in place, for samples whose value of *group* has a number out of range.
 
-        Values are read only of samples whose flag is True. Raises: SampleError for one without a value.
+        A sample whose flag is False needs no value. Raises: SampleError for another one without a value.
         """
         chosen = [number for number, flag in enumerate(flags) if flag]
         values = shares.values_of(batch, group, chosen, verbatim=self._verbatim)
@@ -215,8 +217,9 @@ def _identity(sample: Sample) -> Sample:
 def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     """Return the answers to *ask* from *columns* of a table, one a row; None if no column has them.
 
-    `ask`: (function, field). An answer is None where the sample lacks the field. The value of a field is text; values
-    inside JSON, and of columns that are no fields, keep their types; "has" is answered by booleans.
+    `ask`: (function, field), the function one of `expression.FIELD_FUNCTIONS`. "has" is answered by booleans; else an
+    answer is None where the sample lacks the field, or its fact is unknown. The value of a field is text; values inside
+    JSON, and of columns that are no fields, keep their types. A choice such as `jpg;png` has no column.
     """
     how, name = ask
     if ";" in name or "=" in name:

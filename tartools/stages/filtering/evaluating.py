@@ -382,7 +382,7 @@ def check_pattern_size(pattern: str) -> int:
     """Return an upper bound of the length of the regular expression *pattern* with its repeats written out.
 
     Raises: UsageError if that is over 100,000 characters (MAX_UNROLLED_CHARS), *pattern* itself over 10,000
-    (MAX_PATTERN_CHARS), or if a feature of it takes time or memory without a limit.
+    (MAX_PATTERN_CHARS), or if it has blanks and comments by (?x), a pattern inside itself, or approximate matching.
 
     >>> check_pattern_size("n0[12]"), check_pattern_size("[0-9a-f]{8}-[0-9a-f]{4}")
     (6, 35)

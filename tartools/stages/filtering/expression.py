@@ -106,7 +106,9 @@ class Expression:
         sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value; not if
         it exceeds a limit, which may depend on the machine: that is an ExcessError.
 
-        Raises: SampleError, naming the sample, if it fails or, without *lenient*, lacks a value; the errors of *read*.
+        Raises: without *lenient*, SampleError, naming the sample, if it fails or lacks a value; UsageError if a pattern
+        that the expression computes is no regular expression; the errors of *read*, with *lenient* but for a
+        SampleError.
         """
         try:
             return self._evaluate(read, index, answers, lenient)
@@ -168,7 +170,8 @@ class Expression:
     def lookup(self, name: str) -> tuple[Any] | None:
         """Return (value,) of the column *name* ("cls", "json:a.b") of the current sample; None if it has no value.
 
-        Raises: LimitError if reading it exceeds the steps of the evaluation; SampleError for a value that can't be
+        The current sample is that of the running `matches` or `evaluate`. Raises: LimitError if reading it exceeds the
+        steps of the evaluation; SampleError for a value that can't be
         read.
         """
         if ("field", name) in self._answers:
@@ -199,7 +202,8 @@ class Expression:
     def _record_presence(self, name: str, is_present: bool) -> None:
         """Record in `unseen` and `fields_seen` that the current sample had *name*, if *is_present*, or not.
 
-        Not if names are computed: there may be many; nor that it lacks *name*, if a table gave answers for it.
+        Do nothing if names are computed, since there may be many; and record no absence if a table gave answers for the
+        sample.
         """
         if name not in self._names_present and self.questions is not None:
             if is_present:
@@ -343,7 +347,8 @@ RESERVED_WORDS = {*keyword.kwlist} - {
 def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
     """Return the syntax tree of the expression *text*, which may call *functions*, by name, and allowed methods.
 
-    Raises: UsageError if it is no expression, or has something that expressions may not have.
+    Raises: UsageError if it is no expression, is nested over 100 levels deep (MAX_NESTING), or has something that
+    expressions may not have, such as lambda, a dict or an unknown function.
     """
     try:
         body = ast.parse(text.strip(), mode="exec").body

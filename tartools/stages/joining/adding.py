@@ -133,10 +133,10 @@ def add_members(sample: Sample, new: Sequence[Member], how: FieldAddition) -> Sa
     """Return *sample* with the members *new* appended; of a field that *sample* and *new* have, only one is kept.
 
     Names of fields are compared by `how.fold`. `how.prefer` chooses: "a" keeps the member of *sample*; "b" puts the new
-    member in its place.
+    member in its place. Without *new*, *sample* is returned as it is.
 
     Raises: SampleError for such a field if `how.prefer` is None, for a field twice in *new*, and for a member without a
-    field.
+    field beside another member.
     """
     if not new:
         return sample

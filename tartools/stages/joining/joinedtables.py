@@ -113,7 +113,8 @@ def make_member_test(chosen: ChosenColumns) -> IsChosen | None:
 def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues], tmpdir: str | None) -> Pairs:
     """Yield (keys, packed row numbers) of the rows of values *second*, in batches.
 
-    The values of each file are appended to *parts* before its keys are yielded. *tmpdir*: folder of scratch files.
+    A `TextValues` or `ParquetValues` of each file is appended to *parts* before its keys are yielded; row numbers run
+    through all. *tmpdir*: folder of scratch files.
     """
     from tartools.formats.valuerows import ParquetValues, TextValues
 
@@ -178,7 +179,8 @@ class JoinedRows:
     """The rows of *a*, joined with the rows of *b* that have the same keys, for writing them as a table.
 
     `schema`: the unified schema of the joined rows. `catalog`: the shards of both. Iterate `batches` once.
-    Raises: UsageError if both have one column of values; SampleError if B does not list the members to choose from.
+    Raises: UsageError if both have a column of values of one name; SampleError if `how.is_chosen` is given and B does
+    not list members.
     """
 
     def __init__(self, a: RowInputs, b: RowInputs, how: RowJoin) -> None:
@@ -211,9 +213,10 @@ class JoinedRows:
         return {name: renamed.get(name, name) for name in b_schema.names if name not in dropped}
 
     def _chosen_schema(self, is_chosen: IsChosen) -> Any:
-        """Return the schema of B without sets, members and values of fields that are not chosen.
+        """Return the schema of B without members and values of fields that are not chosen.
 
-        A column about no field stays if `is_chosen` accepts its name. Raises: SampleError if B does not list members.
+        Sets of shards without a chosen field are left out, too. A column about no field stays if `is_chosen` accepts
+        its name. Raises: SampleError if B does not list members.
         """
         pa = schema.import_arrow()
         fields, columns = schema.fields_of(self._b.schema), []
@@ -313,7 +316,8 @@ class JoinedRows:
     def _narrow_rows(self, rows: Any) -> Any:
         """Return *rows* of B, a record batch, with the extents of the chosen members alone, which must be adjacent.
 
-        Raises: SampleError if they are not, or if a row does not tell where all its members are.
+        Shard and extent are null in rows without chosen members. Raises: SampleError if they are not adjacent, or if a
+        row does not tell where all its members are.
         """
         pa = schema.import_arrow()
         columns = {name: rows.column(name) for name in rows.schema.names if name in self._names}
@@ -390,9 +394,9 @@ class JoinedRows:
 
 
 def _is_about_chosen(column: str, fields: Sequence[str], is_chosen: IsChosen) -> bool:
-    """True if the *column* of values has a chosen name, or is about a chosen one of *fields*: `jpg.width` about jpg.
+    """True if the *column* of values is about a chosen one of *fields*, as `jpg.width` is about jpg.
 
-    A column about no field, such as a score, is chosen by its own name.
+    Of several fields, it is about the longest name; about none, such as a score, it is chosen by its own name.
     """
     about = [field for field in fields if column == field or column.startswith(f"{field}.")]
     return is_chosen(max(about, key=len) if about else column)
@@ -433,7 +437,7 @@ def warn_of_order(partners: Any, account: Account) -> None:
 
 
 def _count_runs(rows: Any) -> int:
-    """Return the number of runs of ascending adjacent numbers in *rows*, an array."""
+    """Return the number of runs of numbers, each the one before plus 1, in the array *rows*; 0 if it is empty."""
     import numpy as np
 
     return int((np.diff(rows) != 1).sum()) + 1 if len(rows) else 0

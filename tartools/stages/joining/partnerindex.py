@@ -142,9 +142,11 @@ class PartnersOnDisk:
             yield key + b"\0" + number.to_bytes(SAMPLE_NUMBER_BYTES, "big") + value
 
     def _write(self, records: Iterator[bytes]) -> None:
-        """Write sorted *records* in blocks of at most 1,000, so few that their places fit into a quarter of the memory.
+        """Write sorted *records* to the file in blocks of up to 1,000 records and 64 KiB (MAX_BLOCK_BYTES).
 
-        Fills the first keys and places of the blocks. Raises: SampleError if a key is there twice.
+        Up to 8 records (MIN_BLOCK_RECORDS) are in a block, more only if the places of all blocks would else exceed a
+        quarter of the memory. The first keys and places of the blocks are kept in memory. Raises: SampleError if a key
+        is there twice.
         """
         first = list(islice(records, 1))  # now all are counted
         max_records = min(

@@ -100,8 +100,8 @@ class PartnerFinder:
         """Warn in *account*, after the join, of samples of the first (A) and second input (B) without a partner.
 
         Samples of A are mentioned only if they were *left_out* of the output. Warns, too, if B has a key of A in
-        another Unicode form. If no sample of A had a partner, that is an omission if they were *left_out*, else a
-        warning, unless B is empty.
+        another Unicode form. If no sample of A had a partner, that is an omission if they were *left_out*; else a
+        warning, but none if B is empty.
         """
         lost, unmatched = self._unmatched_count if left_out else 0, self._partners.unused_count
         parts = []
@@ -204,7 +204,8 @@ def make_second(
 def lists_samples(url: str, chosen: ChosenColumns) -> bool:
     """True if the Parquet file *url* is a table of samples with the *chosen* fields, rather than rows of values.
 
-    False if it lacks columns of a table, or if a chosen word is one of its columns and no field.
+    False if it lacks columns of a table, or if a chosen word is one of its columns and no field; a table that does not
+    list its fields may have any.
     """
     from tartools.tables import source
 
@@ -300,7 +301,10 @@ class SecondShards:
         self._fields: dict[tuple[str, ...], list[tuple[int, bytes]]] = {}  # of samples with these: which, for which
 
     def batches(self) -> Pairs:
-        """Yield (keys, values) of adjacent samples: a value is a packed `Location`, b"" if no field is to be added."""
+        """Yield (keys, values) of adjacent samples: a value is a packed `Location`, for `members`.
+
+        If *chosen* has no words at all, so that keys alone are compared, each value is b"".
+        """
         account = self._account
         with close_at_end(sample_batches := read_batches(self.urls, account, self._reading)):
             for batch in self._explain_errors(sample_batches):
@@ -311,7 +315,10 @@ class SecondShards:
         account.check()
 
     def _explain_errors(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield *batches* of the second input; if that seems to be no shard, its error says how to read it as rows."""
+        """Yield *batches* of the second input; the message of a TarFormatError says how to read it as rows.
+
+        Only of an error before the first batch, in a file whose name has no suffix of a shard.
+        """
         read = False
         try:
             for batch in batches:

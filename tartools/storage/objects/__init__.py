@@ -34,10 +34,11 @@ def store_of(url: str) -> Store:
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*, the same one for the same `Url`, read through the cache of `TARTOOLS_CACHE` if set.
+    """Return the object *url*, read through the cache of `TARTOOLS_CACHE` if that is set.
 
-    Requests nothing. Raises: UsageError if *url* does not name an object, or for an invalid `TARTOOLS_CACHE`;
-    StorageError for a scheme that can't be read.
+    Each call with one `Url` returns the same object; each call with a plain string makes a new one. Requests nothing.
+    Raises: UsageError if *url* does not name an object, or for an invalid `TARTOOLS_CACHE`; StorageError for a scheme
+    that can't be read.
     """
     url = Url(url)
     if url.store_object is None:
@@ -50,9 +51,9 @@ def object_at(url: str) -> Object:
 
 
 def open_read(url: str) -> Input:
-    """Return the bytes of the object *url* as a stream, which requests nothing before its first read.
+    """Return the bytes of the object *url* as a stream, a `RangedInput`, which requests nothing before its first read.
 
-    Raises: UsageError if *url* does not name an object.
+    Raises: UsageError if *url* does not name an object; StorageError for a scheme that can't be read.
     """
     from tartools.storage.objects import ranges
 
@@ -60,7 +61,10 @@ def open_read(url: str) -> Input:
 
 
 def open_write(url: str, force: bool) -> OutputStream:
-    """Return an output that makes the object *url* at `commit`; unless *force*, that fails if the object exists."""
+    """Return an output that makes the object *url* at `commit`; unless *force*, that fails if the object exists.
+
+    Raises: UsageError if *url* does not name an object; StorageError if its store can't be written to.
+    """
     return object_at(url).output(force)
 
 
@@ -89,7 +93,7 @@ def fetch_range(
     compared. *changed_message*: of the error if the object has another version now. *from_listing*: the version comes
     from a listing, so that a response without a version counts as the same.
 
-    Raises: StorageError after the last try, or for another version.
+    Raises: StorageError after the last try, for another version, or if the object ends before *end*.
     """
     part = Range(begin, end, repeatable=True)
     _receive(part, url, version, changed_message, from_listing)
@@ -102,7 +106,8 @@ def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
     """Fill *buffer* with bytes of the object *url* from byte *begin* on, without a copy.
 
     *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
-    compared. Raises: StorageError after the last try, or if the object has another version now.
+    compared. Raises: StorageError after the last try, if the object has another version now, or ends before *buffer* is
+    full.
     """
     _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
@@ -114,7 +119,7 @@ def _receive(part: Range, url: str, version: str, changed_message: str, from_lis
     compared. *changed_message*: of the error if the object has another version now. *from_listing*: the version comes
     from a listing, so that a response without a version counts as the same.
 
-    Raises: StorageError after the last attempt, or for another version.
+    Raises: StorageError after the last attempt, for another version, or if the object ends before *part* does.
     """
     size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(
@@ -130,8 +135,8 @@ def _receive(part: Range, url: str, version: str, changed_message: str, from_lis
 
 
 def requests_at_once(max_requests: int = MAX_REQUESTS_AT_ONCE) -> int:
-    """Return the number of concurrent requests: *max_requests*, or the smaller `TARTOOLS_READAHEAD` if set.
+    """Return how many requests may run at once: *max_requests*, or the number in `TARTOOLS_READAHEAD` if that is set.
 
-    Raises: UsageError unless that variable is from 1 to *max_requests*.
+    Raises: UsageError unless that variable is a whole number from 1 to *max_requests*.
     """
     return read_setting("TARTOOLS_READAHEAD", max_requests, max_requests)

@@ -62,7 +62,7 @@ class _Location(NamedTuple):
 
 
 def _parse_url(url: str) -> _Location:
-    """Return the parts of *url*."""
+    """Return the parts of *url*, unchecked: a bucket or name that is missing is ""."""
     base_url, ending = Url(url).name, Url(url).query
     scheme, _, path = base_url.partition("://")
     bucket, _, name = path.partition("/")
@@ -70,7 +70,7 @@ def _parse_url(url: str) -> _Location:
 
 
 def _trusted_certificates() -> Trust:
-    """Return the certificates to trust: the file `AIS_CLIENT_CA`, or True for the usual ones.
+    """Return the certificates to trust: the file or folder `AIS_CLIENT_CA`; unset: True, the default of `connections`.
 
     False, to check none, if `AIS_SKIP_VERIFY_CRT`, or else `AIS_SKIP_VERIFY`, is one of `_TRUE`, such as "true" or "1".
     """
@@ -79,10 +79,10 @@ def _trusted_certificates() -> Trust:
 
 
 def _token(address: str, moved: bool) -> dict[str, str]:
-    """Return the header with `AIS_AUTHN_TOKEN`; {} if it is not set.
+    """Return the header Authorization with `AIS_AUTHN_TOKEN`; {} if that is not set, or if the request was *moved*.
 
-    It is also sent to the targets that the proxy sends a body to, but not where a request without a body is *moved*.
-    Raises: StorageError if the token has unprintable characters.
+    *moved*: True if a request without a body was redirected to another server; the targets that the proxy sends a body
+    to get the token. *address* is for messages. Raises: StorageError if the token has unprintable characters.
     """
     token = os.environ.get("AIS_AUTHN_TOKEN", "").strip()
     if not token.isprintable():
@@ -136,7 +136,8 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the error that *response* reports, and drain it; its text is in the body, for a HEAD in a header.
 
     *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
-    deleted meanwhile. The error is a TransientError if a retry may help, else a StorageError. Source: AIStore,
+    deleted meanwhile. StorageError if the bucket is missing, and for 401; TransientError for 409 and 423 to a read,
+    since the object is locked; else as `http.status_error`: TransientError if busy, NotFoundError, … Source: AIStore,
     cmn/err.go.
     """
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
@@ -157,7 +158,7 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*. Raises: UsageError if it does not name one."""
+    """Return the object *url*. Raises: UsageError without bucket or name, or with . or .. between slashes."""
     place = _parse_url(url)
     if not place.bucket or not place.name or {".", ".."} & set(place.name.split("/")):
         raise UsageError("write ais://BUCKET/OBJECT, without . and .. between slashes", url=url)
@@ -172,7 +173,10 @@ class _AisObject:
         self._place = place
 
     def address(self, **query: str) -> str:
-        """Return the URL of the object at the proxy, with *query*."""
+        """Return the URL of the object at the proxy, with *query* and the provider.
+
+        Raises: StorageError if `AIS_ENDPOINT` is not set.
+        """
         return self._place.address(f"objects/{self._place.bucket}/{self._place.name}", **query)
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
@@ -194,7 +198,8 @@ class _AisObject:
         """Return the version that *headers* tell; "" if there is none.
 
         In the cluster it is the checksum, since the ETag may be out of date; in a store behind it the ETag, since a
-        checksum may be added when the object is cached. Each stands in for the other if that is missing.
+        checksum may be added when the object is cached. Each stands in for the other if that is missing; a weak ETag
+        ("W/…") counts as missing.
         """
         tag, checksum = headers.get("ETag", ""), headers.get("Ais-Checksum-Value", "")
         if tag.startswith("W/"):
@@ -202,7 +207,10 @@ class _AisObject:
         return checksum or tag if self._place.provider == "ais" else tag or checksum
 
     def _is_of_range(self, version: str) -> bool:
-        """True if *version* is the checksum of a range only, as in buckets with `enable_read_range`; asks by a HEAD."""
+        """True if *version* is the checksum of a range only, as in buckets with `enable_read_range`; asks by a HEAD.
+
+        False, without a request, for a bucket in a store behind the cluster. Raises: TransientError; StorageError.
+        """
         if self._place.provider != "ais":
             return False
         response = AIS_CLIENT.request("HEAD", self.address(), self.url)
@@ -250,9 +258,10 @@ class _AisMultipart:
         self._final = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data* by one request, and compare its size.
+        """Make the object of *data*, and check that the server has as many bytes.
 
-        Raises: ExistsError if it exists and may not be replaced; TransientError; StorageError.
+        Before the first attempt, unless *force*, it looks whether the object exists. Raises: ExistsError if it does,
+        and may not be replaced; TransientError; StorageError.
         """
         self._check_absent()
         self._put(self._target.address(), data)
@@ -298,7 +307,8 @@ class _AisMultipart:
     def _check_absent(self) -> None:
         """Raise ExistsError if the object exists and may not be replaced: AIStore has no conditional writes.
 
-        Looks only before the first request that may make the object appear.
+        Looks only before the first request that may make the object appear. If this user may not look, it counts as
+        absent.
         """
         if not self._force and not self._final:
             try:
@@ -310,7 +320,7 @@ class _AisMultipart:
         self._final = True
 
     def _put(self, address: str, data: bytearray) -> None:
-        """PUT *data* at the target that the proxy redirects *address* to."""
+        """PUT *data* at the target that the proxy redirects *address* to; at *address* if it does not redirect."""
         response = _request("PUT", address, self.url, "write", (*DONE_STATUSES, 307, 308), body=b"", follow=False)
         target = response.redirect("PUT")
         response.drain()
@@ -318,10 +328,11 @@ class _AisMultipart:
 
 
 def page(prefix: str, page_token: str, flat: bool) -> Page:
-    """Return a page of the objects whose URLs begin with *prefix*, and have its query.
+    """Return a page of the objects whose URLs begin with *prefix*; they have its query too, such as "?provider=aws".
 
     *page_token*: `Page.next` of the page before, JSON with the id of the listing and a token; "" for the first page.
-    *flat*: only objects without a slash behind *prefix*. Raises: TransientError; StorageError.
+    *flat*: only objects without a slash behind *prefix*. The time of each is None; the version is its checksum, "" in a
+    store behind the cluster. Raises: TransientError; StorageError.
     """
     place = _parse_url(prefix)
     uuid, token = json.loads(page_token) if page_token else ("", "")

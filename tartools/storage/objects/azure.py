@@ -68,7 +68,7 @@ class AzureAccount(NamedTuple):
     *name*: its name.
     *endpoint*: the URL of its blobs, without a slash at the end.
     *key*: the shared key, which signs requests; b"" if there is none.
-    *sas*: a shared access signature, a query; "" if there is none. Without both, a token is sent.
+    *sas*: a shared access signature, a query without its "?"; "" if there is none. Without both, a token is sent.
     """
 
     name: str
@@ -78,7 +78,13 @@ class AzureAccount(NamedTuple):
 
 
 def _account() -> AzureAccount:
-    """Return the account in the environment variables. Raises: StorageError if they are missing or malformed."""
+    """Return the account in `AZURE_STORAGE_CONNECTION_STRING`, or else in AZURE_STORAGE_ACCOUNT and its companions.
+
+    These are AZURE_STORAGE_KEY and AZURE_STORAGE_SAS_TOKEN, ignored with a connection string. The endpoint: in the
+    connection string, or else AZURE_STORAGE_SERVICE_ENDPOINT, or else PROTOCOL://ACCOUNT.blob.SUFFIX, with https and
+    core.windows.net unless the connection string names others.
+    Raises: StorageError if both variables are missing, or one is malformed.
+    """
     text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     name, endpoint = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("ACCOUNT", "SERVICE_ENDPOINT"))
     key, sas = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("KEY", "SAS_TOKEN"))
@@ -161,9 +167,9 @@ def _tokens(process: int) -> dict[str, Any]:
 
 
 def _new_token(url: str) -> tuple[str, float]:
-    """Return a new token, and when it ends, in seconds since 1970.
+    """Return a new token, and when it ends, in seconds since 1970. *url* is for messages.
 
-    Raises: StorageError if there are no credentials.
+    Raises: StorageError if there are no credentials, or azure-identity is missing.
     """
     try:
         from azure.core.exceptions import ClientAuthenticationError
@@ -234,8 +240,8 @@ def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> 
     """Return the error that *response* reports (Blob service error codes), and close it.
 
     *verb* was requested. *pinned*: True if a version of the blob was read before, so that a missing blob was deleted
-    meanwhile. *by_key*: the account's key signed the request. A TransientError if a retry may help, else a
-    StorageError.
+    meanwhile. *by_key*: the account's key signed the request. StorageError without the container, or if the credentials
+    are refused; to write ExistsError; for 403 NoPermissionError; else as `http.status_error`: TransientError if busy, …
     """
     url, code = response.url, response.headers.get("x-ms-error-code", "")
     if code == "ContainerNotFound":
@@ -260,7 +266,7 @@ def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> 
 
 
 def object_at(url: str) -> Object:
-    """Return the blob *url*. Raises: UsageError if it does not name one."""
+    """Return the blob *url*. Raises: UsageError without container or name, or with . or .. between slashes."""
     container, name = bucket_and_name(url)
     if not container or not name:
         raise UsageError("write azure://CONTAINER/BLOB", url=url)
@@ -276,7 +282,10 @@ class _Blob:
         self.url = url
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is ""."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is "".
+
+        Raises: TransientError; StorageError.
+        """
         headers = http.range_header(start, end) | ({"If-Match": version} if version else {})
         response = _request("GET", self.url, "read", RANGE_STATUSES, headers=headers, pinned=bool(version))
         about = response.headers
@@ -361,7 +370,10 @@ class _Blocks:
         self._is_doubtful = False  # the blob may have appeared without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the blob of *data* by one request. Raises: ExistsError; TransientError; StorageError."""
+        """Make the blob of *data* by one request; no error if an earlier attempt without a response has made it.
+
+        Raises: ExistsError; TransientError; StorageError.
+        """
         headers = {"x-ms-blob-type": "BlockBlob", **self._condition}
         self._finish(0, data, lambda: _request("PUT", self.url, "write", headers=headers, body=data))
 
@@ -369,7 +381,7 @@ class _Blocks:
         """Do nothing: the first block begins the upload."""
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send *data* as block *number*."""
+        """Send *data* as block *number*; *offset* is not used."""
         _request("PUT", self.url, "write", body=data, query={"comp": "block", "blockid": self._block(number)}).drain()
         self._numbers.add(number)
 
@@ -390,10 +402,10 @@ class _Blocks:
         return base64.b64encode(f"{number:05d}-{self._upload}".encode()).decode()
 
     def _finish(self, offset: int, data: bytearray, make: Callable[[], Response]) -> None:
-        """Make the blob by *make*, one request, unless an earlier attempt without a response has succeeded.
+        """Call *make*, one request that makes the blob; drop its ExistsError if an earlier attempt has made the blob.
 
-        It has: if the blob exists, ends at the end of *data*, which begins at byte *offset*, and has these bytes there.
-        Raises: ExistsError; TransientError; StorageError.
+        An earlier attempt without a response has: if the blob ends at the end of *data*, which begins at byte *offset*,
+        and has these bytes there. Raises: ExistsError; TransientError; StorageError.
         """
         is_doubtful, self._is_doubtful = self._is_doubtful, True
         try:

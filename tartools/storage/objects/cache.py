@@ -53,8 +53,8 @@ class CachedVersion(NamedTuple):
     """The cached part of one version of an object.
 
     *url*, *version*: of the object; "?" if the description is damaged.
-    *size*: bytes of the object, 0 if the description is damaged; *stored_size*: bytes of it on the disk, with
-    checksums.
+    *size*: bytes of the object, 0 if the description is damaged; *stored_size*: bytes of its blocks on the disk, with
+    checksums and unfinished blocks.
     *last_read*: the time of the last read, in seconds since 1970; 0.0 if no block is stored.
     *folder*: the path of the blocks.
     """
@@ -81,7 +81,10 @@ def _count(hit_size: int = 0, fetched_size: int = 0, stored_size: int = 0) -> No
 
 @functools.cache
 def cache_of(text: str) -> Cache:
-    """Return the cache that *text* describes, "FOLDER:SIZE"; the same one for the same text. Raises: UsageError."""
+    """Return the cache that *text* describes, such as "/nvme/cache:500GB"; the same one for the same text.
+
+    The size is a number for `byte_size`. Raises: UsageError for any other text, or if another user made the folder.
+    """
     folder, colon, size = text.rpartition(":")
     try:
         if not folder or not colon:
@@ -92,9 +95,10 @@ def cache_of(text: str) -> Cache:
 
 
 class Cache:
-    """Blocks of objects on the local disk, in a folder of ours in the folder *path*.
+    """Blocks of objects on the local disk, in the folder CACHE_FOLDER below *path*, for `CachedObject`.
 
-    They have up to *budget* bytes, of all processes together, and one block of each process more.
+    They have up to *budget* bytes, of all processes together, and one block of each process more. `entry` says where
+    the blocks of a version are; before a block is written, `reserve` counts it. `entries` and `clear` are for the user.
 
     Raises: ValueError if another user made the folder, who could put anything into it.
     """
@@ -121,7 +125,10 @@ class Cache:
             yield CachedVersion(about["url"], about["version"], about["size"], size, last_read, folder)
 
     def clear(self, url: str = "") -> int:
-        """Remove the entries of *url* and of URLs below it, or all entries if it is ""; return their size in bytes."""
+        """Remove the entries of *url* and of URLs below it, or all if it is ""; return their size in bytes on the disk.
+
+        *url*: as in `CachedVersion.url`, without secrets and commit. Files that can't be removed stay, and are counted.
+        """
         removed = 0
         for entry in self.entries():
             if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
@@ -157,7 +164,10 @@ class Cache:
 
     @contextmanager
     def _lock_count(self) -> Iterator[int]:
-        """Yield the descriptor of the file that counts the bytes in the cache, locked against other processes."""
+        """Yield the descriptor of the file that counts the bytes in the cache, locked against other processes.
+
+        The file and its folder are made if they are missing. Raises: OSError.
+        """
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         fd = os.open(os.path.join(self.folder, "used"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -176,7 +186,7 @@ class Cache:
         return sum(size for folder in self._folders() for _, size, _ in _blocks(folder))
 
     def _evict(self, size: int) -> int:
-        """Remove the least recently read blocks, at least *size* bytes; return the number of removed bytes."""
+        """Remove the least recently read blocks, *size* bytes or more if there are as many; return how many bytes."""
         removed = 0
         for _, count, path in sorted(chain.from_iterable(map(_blocks, self._folders()))):
             if removed >= size:
@@ -201,7 +211,8 @@ def _read_description(folder: str) -> dict[str, Any] | None:
 def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
     """Yield (time of the last read, size in bytes on the disk, path) for each block in *folder*, unordered.
 
-    The time is in seconds since 1970. The temporary files of blocks that are being fetched are among them.
+    The time is in seconds since 1970. The temporary files of blocks that are being fetched are among them. Nothing if
+    the folder can't be read.
     """
     with suppress(OSError):
         for entry in os.scandir(folder):
@@ -211,19 +222,25 @@ def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
 
 
 def _read_number(fd: int) -> int | None:
-    """Return the number in the file *fd*; None if it has none: it is new, was removed, or cut by a power cut."""
+    """Return the number in the file *fd*; None if it has none: it is new, was removed, or cut by a power cut.
+
+    The form: decimal digits, with blanks before them to NUMBER_BYTES bytes.
+    """
     text = os.pread(fd, NUMBER_BYTES + 1, 0)
     return int(text) if len(text) == NUMBER_BYTES and text.strip(b" ").isdigit() else None
 
 
 def _set_number(fd: int, number: int) -> None:
-    """Write *number*, or 0 if it is negative, as the content of the file *fd*."""
+    """Write *number*, or 0 if it is negative, as the whole content of the file *fd*, in the form of `_read_number`.
+
+    The form: decimal digits, with blanks before them to NUMBER_BYTES bytes.
+    """
     os.pwrite(fd, b"%*d" % (NUMBER_BYTES, max(number, 0)), 0)
     os.ftruncate(fd, NUMBER_BYTES)
 
 
 class CachedObject:
-    """The object *source*, a `contract.Object` whose bytes are read through *cache*.
+    """The object *source*, a `contract.Object`, whose `get` reads through *cache*; the other methods are unchanged.
 
     A reply to `get` holds up to BLOCKS_IN_REQUEST blocks in memory. Errors of the cache never fail a read: then nothing
     is stored.
@@ -265,7 +282,10 @@ class CachedObject:
         return reply.version
 
     def _size(self, version: str) -> int | None:
-        """Return the size in bytes of this *version*; None if that is not known: then it is not cached."""
+        """Return the size in bytes of this *version*, as the cache or the server says; None if neither has it.
+
+        Raises: TransientError; StorageError.
+        """
         if version not in self._sizes and (
             about := _read_description(self._cache.entry(drop_commit(self.url), version))
         ):
@@ -308,7 +328,7 @@ class _Entry(NamedTuple):
         """Return (True, the cached block *first*), or (False, blocks from number *first* on, fetched by one request).
 
         Fetched blocks end before number *last*, a cached block, or a block that another process fetches, and are
-        stored. Raises: StorageError.
+        stored if there is room. Raises: StorageError.
         """
         block = self._block_or_lock(first, wait=True)
         assert block is not None

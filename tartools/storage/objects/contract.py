@@ -99,8 +99,10 @@ class Object(Protocol):
         """Request the bytes *start* to *end* (exclusive; None: to the last), of that *version* unless it is "".
 
         The response may begin at 0 instead: servers may ignore ranges. For a range behind the end the body is empty.
+        Some stores (ais:, hf:, sftp:) can't ask for a version: the caller compares `Reply.version`.
 
-        Raises: TransientError; StorageError if the object does not exist, can't be read, or has another version now.
+        Raises: TransientError; StorageError if the object does not exist, can't be read, or the store says that it has
+        another version now.
         """
         ...
 
@@ -127,7 +129,7 @@ class Object(Protocol):
 
 
 class Store(Protocol):
-    """A module for the URLs of some schemes, such as `objects.s3`: the functions below."""
+    """A module, such as `objects.s3`, for the URLs of some schemes: it has the functions `object_at` and `page`."""
 
     def object_at(self, url: str) -> Object:
         """Return the object *url*. Requests nothing. Raises: UsageError if *url* does not name an object."""

@@ -56,7 +56,7 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
-    """Return the URL of the server: `STORAGE_EMULATOR_HOST`, or Google's."""
+    """Return the URL of the server, without a slash at the end: `STORAGE_EMULATOR_HOST`, or Google's."""
     host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     return GCS_SERVER if not host else host if "://" in host else f"http://{host}"
 
@@ -84,7 +84,10 @@ def _credentials() -> Any:
 
 @functools.cache
 def _credentials_for(process: int, server: str) -> Any:
-    """Return the credentials for *server* of the process with the pid *process*, made once."""
+    """Return the credentials for *server* of the process with the pid *process*, made once.
+
+    Anonymous ones unless *server* is GCS_SERVER. Raises: DefaultCredentialsError.
+    """
     return (
         google.auth.default(scopes=[GS_SCOPE], request=cast(Any, _request_token))[0]
         if server == GCS_SERVER
@@ -148,7 +151,8 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the error that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes"), and close it.
 
     *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
-    deleted meanwhile. The error is a TransientError if a retry may help, else a StorageError.
+    deleted meanwhile. StorageError if the bucket is missing, which every 404 but that of a read means; else as
+    `http.status_error`: TransientError if busy, NotFoundError, …
     """
     text, url = response.text(), response.url
     if response.status == 404 and (verb != "read" or "bucket does not exist" in text):
@@ -158,7 +162,7 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*. Raises: UsageError if it does not name one."""
+    """Return the object *url*. Raises: UsageError without bucket or name, or if the name is . or .."""
     bucket, name = bucket_and_name(url)
     if not bucket or name in ("", ".", ".."):
         raise UsageError("write gs://BUCKET/OBJECT", url=url)
@@ -176,7 +180,10 @@ class _GsObject:
         self._path = f"{self.bucket}/{escape_segment(name)}"
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end* (exclusive; None: to the last), of generation *version* unless ""."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of generation *version* unless it is "".
+
+        Raises: TransientError; StorageError.
+        """
         pinned = f"&generation={version}" if version else ""
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
         headers = range_header(start, end) | {"Accept-Encoding": "gzip"}
@@ -206,7 +213,12 @@ class _GsObject:
 
 
 def _entry_of(url: str, about: dict[str, Any]) -> ListedObject:
-    """Return the entry of the object *url*, which the JSON *about* describes."""
+    """Return the entry of the object *url*, which the JSON *about* describes.
+
+    *about* may have: size, updated, generation, md5Hash, crc32c, as in the JSON API. The checksum is "MD5:" and
+    hexadecimal digits, or "CRC32C:" and these if md5Hash is missing. What is missing is None, or "" for version and
+    checksum.
+    """
     size, updated = about.get("size"), about.get("updated")
     changed = datetime.fromisoformat(updated).timestamp() if updated else None
     algorithm, encoded = ("MD5", about["md5Hash"]) if about.get("md5Hash") else ("CRC32C", about.get("crc32c", ""))
@@ -259,8 +271,9 @@ class _Resumable:
         self._resource: dict[str, Any] = {}  # the object, as the server describes it
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data* by one request, unless an earlier attempt without a response has done it.
+        """Make the object of *data* by one request, and compare its MD5 or size with the sent data.
 
+        ExistsError is dropped if an earlier attempt had no response, and the object has these bytes.
         Raises: ExistsError; TransientError; StorageError.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
@@ -334,9 +347,10 @@ class _Resumable:
             self._digested += len(data)
 
     def _require_stored(self, offset: int, data: bytearray) -> None:
-        """Compare MD5 or size of the stored object with the sent data, which end in *data* at byte *offset*.
+        """Compare the MD5 of the stored object, or its size if the server does not tell the MD5, with the sent data.
 
-        Raises: StorageError if they differ; then the object is removed.
+        These end in *data*, which begins at byte *offset*. Raises: TransientError; StorageError if they differ; then
+        the object is removed.
         """
         self._update_digest(offset, data)
         stored = self._resource.get("md5Hash")

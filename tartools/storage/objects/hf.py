@@ -1,9 +1,8 @@
 """Data sets on Hugging Face's hub, as a store: files, which are read from where the hub redirects to, and listings.
 
 URLs are `hf://datasets/ORG/NAME[@REVISION]/PATH`, on the server `HF_ENDPOINT`. A revision is a branch, a tag or a
-commit, by default the branch main. `pin_commit` puts the commit in its place, so that whoever gets the URL, in whatever
-process, reads that commit. Names are taken literally: blanks, %, # and ? have no special meaning. The address that the
-hub redirects to is signed and expires; it is kept with the object.
+commit, by default the branch main. `pin_commit` puts the commit in its place, so that every process that gets the URL
+reads that commit. Names are taken literally: blanks, %, # and ? have no special meaning.
 
 An output is a file without a name until it is complete. Then it is uploaded, and a commit to the branch lets it appear:
 one for each output, or one for all of a block of `one_commit`.
@@ -47,7 +46,7 @@ class HubPath(NamedTuple):
     """The parts of a URL.
 
     *base*: the URL up to the data set and its revision, as the user wrote it.
-    *repo*: the data set, ORG/NAME. *revision*: a branch, a tag or a commit; "main" if the URL has none.
+    *repo*: the data set, ORG/NAME. *revision*: a branch, a tag or a commit, %-decoded; "main" if the URL has none.
     *path*: the file in the data set, "" for the whole data set.
     """
 
@@ -103,7 +102,7 @@ HUB_CLIENT = Client(_credentials)
 
 
 def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
-    """Return the error for a response of the hub with this *status* and *headers*; None for an unknown one.
+    """Return the error for a response of the hub with this *status* and *headers*; None for one that any server has.
 
     Without a token the hub answers 401 for what is private, gated or missing. The header RateLimit (a draft of the
     IETF) has the seconds after which it answers again. *place*, *url*: the requested file, for messages.
@@ -137,9 +136,9 @@ def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Ex
 
 
 def ask(address: str, place: HubPath, url: str, verb: str = "read", form: Any = None) -> Response:
-    """Make one request to the hub's API at *address*, a POST if there is a *form*; return the response, of status 200.
+    """Request *address* of the hub's API, by POST if there is a *form*, (name, value) pairs; return the response.
 
-    *place*, *url*, *verb*: the requested file and the verb, for messages. Raises: TransientError; StorageError.
+    Its status is 200. *place*, *url*, *verb*: the file and verb, for messages. Raises: TransientError; StorageError.
     """
     body = None if form is None else urlencode(form, errors="surrogateescape").encode()
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
@@ -171,15 +170,14 @@ def current_commit(place: HubPath, url: str) -> str:
 def commit_of(place: HubPath, url: str) -> str:
     """Return the commit that the revision of *place* was when this process, or one that it is a fork of, first asked.
 
-    A commit that this process makes takes its place. *url* is for messages. Raises: TransientError; StorageError if
-    there is no such data set or revision.
+    A commit that this process makes takes its place. *url* is for messages. Raises: TransientError; StorageError.
     """
     key = server(), place.repo, place.revision
     return _commits.get(key) or _commits.setdefault(key, current_commit(place, url))
 
 
 def pin_commit(url: str) -> str:
-    """Return *url* with a commit for its revision: the first that the hub told this process. Raises: StorageError."""
+    """Return the hf: URL *url* with the commit of `commit_of` as its revision. Raises: StorageError; UsageError."""
     place = parse_hub_url(url)
     commit = call_with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
@@ -216,7 +214,7 @@ def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*. Raises: UsageError if it does not name one."""
+    """Return the object *url*. Raises: UsageError if it names no data set, or no file in it."""
     place = parse_hub_url(url)
     if not place.path or place.path.endswith("/"):
         raise UsageError(f"write {HF_URL_FORM}", url=url)
@@ -226,8 +224,7 @@ def object_at(url: str) -> Object:
 class _HubObject:
     """The file *url* of a data set on the hub: reads, removes and makes it, as a `contract.Object`.
 
-    *place*: the parts of *url*. The hub is asked for its signed address once, and again when that has expired. A
-    version is the SHA-256 of Git LFS, or Git's SHA-1.
+    *place*: parts of *url*. Version: SHA-256 of Git LFS, or Git's SHA-1. Its signed address is kept until that expires.
     """
 
     def __init__(self, url: str, place: HubPath) -> None:
@@ -286,13 +283,13 @@ class _HubObject:
         return http.make_reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
-        """Return size and version of the file in its branch as that is now; None if it does not exist."""
+        """Return size, version of the file in its branch now; None if missing. Raises: TransientError; StorageError."""
         place = self._place  # of a branch as it is now
         version = entries_at(place, place.revision, [place.path], self.url).get(place.path)
         return None if version is None else version._replace(url=self.url)
 
     def remove(self) -> None:
-        """Remove the file, if it exists, by a commit of its own, or in the open block of `one_commit`."""
+        """Remove the file, if it exists, in a commit of its own or of the open `one_commit`. Raises: StorageError."""
         _change(_Change(self._place, self.url, None, True))
 
     def output(self, force: bool) -> SentOutput:
@@ -309,9 +306,10 @@ class _HubObject:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return a page of the files whose URLs begin with *prefix*, at one commit, unordered.
+    """Return a page of the files whose URLs begin with *prefix*, at one commit, unordered; empty without the folder.
 
     *token*: `Page.next` of the page before, "" for the first page. *flat*: only files without a slash behind *prefix*.
+    Raises: TransientError; StorageError.
     """
     place = parse_hub_url(prefix)
     folder = place.path.rpartition("/")[0]
@@ -330,7 +328,10 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 @functools.lru_cache(MAX_CACHED_PAGES)
 def _list_page(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
-    """Return (files in the page of a listing of *place* at *address*, address of the next page, "" at the end)."""
+    """Return (files in the page of a listing of *place* at *address*, address of the next page, "" at the end).
+
+    Pages are remembered. Raises: NotFoundError if the folder does not exist; TransientError; StorageError.
+    """
     response = ask(address, place, place.base, "list")
     entries = response.json(partial(_files, place))
     link = re.search(r'<([^>]*)>\s*;[^,]*rel="?next"?', response.headers.get("Link", ""))
@@ -466,8 +467,7 @@ def _try_commit(changes: Sequence[_Change], parents: list[str]) -> None:
 def _open_client(place: HubPath, url: str) -> Iterator[Any]:
     """Yield the client of huggingface_hub, and turn its errors into StorageError, or TransientError.
 
-    *place*, *url*: the file, for messages. Its log and progress bars are off meanwhile: addresses with signatures are
-    in its log.
+    *place*, *url*: for messages. Its log, which has signed addresses, and its progress bars are off meanwhile.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

@@ -88,7 +88,7 @@ class Response(contract.Body):
         self.headers = answer.headers
 
     def read(self, max_bytes: int, /) -> bytes:
-        """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the body ends before its length."""
+        """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
         try:
             return self._answer.read(max_bytes, decode_content=False)
         except (exceptions.HTTPError, OSError) as error:
@@ -104,7 +104,7 @@ class Response(contract.Body):
         self.close()
 
     def redirect(self, method: str) -> str | None:
-        """Return the target of a redirect of the same request by *method*, and drain it; None if there is none.
+        """Return the URL to which this redirects the same request by *method*, and drain this; None if it does not.
 
         Source: RFC 9110, 15.4: 301 to 303 may turn another method into a GET. Raises: StorageError for an invalid URL.
         """
@@ -128,7 +128,7 @@ class Response(contract.Body):
     def json(self, parse: Callable[[Any], Result]) -> Result:
         """Return `parse(JSON of the body)`, and close the response.
 
-        Raises: TransientError; StorageError if the body is not JSON, or *parse* fails on it by a lookup or a type.
+        Raises: TransientError; StorageError if it is not JSON, or *parse* fails by a value, lookup, type or attribute.
         """
         try:
             return parse(json.loads(read_all(self, self.url)))
@@ -141,7 +141,7 @@ class Client(NamedTuple):
 
     *credentials*: called with an address and `moved`, returns the headers with credentials for it. `moved` is True if a
     request without a body was redirected there by another server.
-    *trust*: returns the certificates to trust: True for the usual ones, False for any, or a file or folder.
+    *trust*: returns the argument *trust* of `connections`: True for the default, False for any, or a file or folder.
     """
 
     credentials: Callable[[str, bool], Mapping[str, str]] = lambda address, moved: {}
@@ -160,8 +160,7 @@ class Client(NamedTuple):
         """Return the response, of any status, to one request to *address*; its body is not read yet.
 
         Messages name *url*. Redirects are followed, unless that would change the method, or *follow* is False.
-        Raises: TransientError if there is no response; StorageError for a certificate that is not trusted, an invalid
-        address, too many redirects.
+        Raises: TransientError without response; StorageError: untrusted certificate, bad address, too many redirects.
         """
         before = address
         for _ in range(MAX_REDIRECTS + 1):
@@ -183,8 +182,7 @@ class Client(NamedTuple):
         """Return the response, of any status, to one request to *address*; redirects are not followed.
 
         Messages name *url*. *headers*: of the request; Content-Length is added to them if *body* is a file.
-        Raises: TransientError if there is no response; StorageError for a certificate that is not trusted, or an
-        invalid address.
+        Raises: TransientError without a response; StorageError for an untrusted certificate or an invalid address.
         """
         times = timeouts()
         connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
@@ -214,8 +212,9 @@ class Client(NamedTuple):
 def request_error(
     error: Exception, url: str, address: str = "", connect: float = 0.0, bundles: str = BUNDLE_VARIABLES
 ) -> TransientError | StorageError:
-    """Return the TransientError or StorageError for *error* of urllib3, of a request to *address* for *url*.
+    """Return the error for *error* of urllib3, of a request to *address* for *url*.
 
+    A StorageError for an untrusted certificate, InvalidUrlError for ValueError, TransientError for anything else.
     *connect* is the timeout for connecting, in seconds; *bundles* the variables that name trusted certificates.
     """
     causes = list(_causes(error))
@@ -249,7 +248,7 @@ def request_error(
 
 
 def _server(address: str) -> str:
-    """Return host and port of *address*."""
+    """Return "HOST:PORT" of *address*; without a port in it 443 for https, 80 for any other scheme."""
     parts = urlsplit(address)
     return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
@@ -267,12 +266,15 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_busy(status: int) -> bool:
-    """True if a response of this *status* means that the server is busy, so that a retry may succeed."""
+    """True if a response of this *status* (408, 429, from 500 on but 501 and 505) says that a retry may succeed."""
     return status in (408, 429) or (status >= 500 and status not in (501, 505))
 
 
 def busy_error(status: int, code: str, after: str) -> TransientError:
-    """Return the error of a busy server: OverloadError if it limits requests. *code*: why; *after*: Retry-After."""
+    """Return the error of a busy server: OverloadError if it limits requests (429, 503, or the *code*).
+
+    *code*: the server's name for it, such as "SlowDown", or ""; *after*: Retry-After, seconds or a date, or "".
+    """
     when = None if after.isdecimal() else parse_date(after)
     seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
     kind = OverloadError if status in (429, 503) or code.startswith(_OVERLOADS) else TransientError
@@ -285,9 +287,10 @@ def status_error(
 ) -> TransientError | StorageError:
     """Return the error that *response*, of a status that was not expected, reports; close the response.
 
-    *verb* was requested: "read", "write", "list". *pinned*: True if a version of the object was read before, so that a
-    missing object was deleted meanwhile. *code*: the server's own name for the failure; "": the phrase of the status.
-    Source: RFC 9110, 15.
+    A TransientError if the server is busy; for 403 NoPermissionError, for 404 and 410 NotFoundError, for 412
+    ChangedError; else StorageError. *verb* was requested: "read", "write", "list"; to write, 412 gives ExistsError, and
+    only to read 404 gives NotFoundError. *pinned*: a version was read before, so 404 gives ChangedError. *code*: the
+    server's own name for the failure; "": the phrase of the status. Source: RFC 9110, 15.
     """
     status, url = response.status, response.url
     response.close()
@@ -360,7 +363,7 @@ def escape_segment(name: str) -> str:
 
 
 def content_length(headers: Mapping[str, str]) -> int | None:
-    """Return the length of a body by its *headers* (in small letters), also if HEAD left it out; None if unknown."""
+    """Return Content-Length in *headers* (small letters); None if it is missing, invalid, or with Transfer-Encoding."""
     text = headers.get("content-length", "")
     return int(text) if re.fullmatch(_BYTE_COUNT, text) and "transfer-encoding" not in headers else None
 
@@ -372,7 +375,7 @@ def make_reply(
 
     *body*, *version*: of the response; *url*: the name for messages. The names of *headers* are in small letters, or
     case does not matter. A Content-Range counts with status 200 too: AIStore up to 4.4 sends that. Source: RFC 9110,
-    14.4 and 15.5.17. Raises: StorageError for status 206 without Content-Range.
+    14.4 and 15.5.17. Raises: StorageError for status 206 with bytes, but without a valid Content-Range.
     """
     length = content_length(headers)
     content_range = headers.get("content-range", "")
@@ -401,9 +404,9 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
     """Return the connections of this process by which *address* is reached: a fork must not share them.
 
-    They make one attempt of a request, and follow no redirect. *trust*: True for the certificates in
-    `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, else the usual ones; False for any; or a file or folder. Raises:
-    StorageError if that can't be read, or the library for the proxy is missing; ValueError for a proxy that is no URL.
+    They make one attempt of a request, and follow no redirect. *trust*: a file or folder; False: any; True: by
+    `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, else the system's and Mozilla's. Raises: StorageError if the certificates
+    can't be read, or the library for the proxy is missing; ValueError for a proxy that is no URL.
     """
     if trust is True:
         trust = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
@@ -492,9 +495,6 @@ def _is_in_networks(host: str, networks: str) -> bool:
 
 
 def netrc_header(address: str, moved: bool) -> dict[str, str]:
-    """Return the header Authorization for *address* from `$NETRC` or ~/.netrc; {} if its server has no login there.
-
-    *moved* is not used: after a redirect, the login is that of the new server.
-    """
+    """Return the header Authorization for *address* by `$NETRC` or ~/.netrc; {} without a login. *moved* is unused."""
     login = login_of(urlsplit(address).hostname or "")
     return urllib3.make_headers(basic_auth=f"{login.name}:{login.password}") if login else {}

@@ -87,8 +87,8 @@ _pacers: dict[tuple[int, str], Pacer] = {}
 def pacer_of(url: str) -> Pacer:
     """Return the pacer of this process for the server of *url*.
 
-    There is one for each host and port of http: and https: URLs, and one for all URLs of any other scheme. Each process
-    has its own: a fork may not wait for a lock of its parent.
+    There is one for each host and port of http: and https: URLs, and one for each other scheme, such as s3. Each
+    process has its own: a fork may not wait for a lock of its parent.
     """
     server = Url(url).scheme or ""
     if server in ("http", "https"):

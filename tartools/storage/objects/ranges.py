@@ -144,7 +144,7 @@ class RangedInput(Input):
     def cancel(self) -> bool:
         """Stop all threads, and a `readinto` in another thread that waits for them; later reads fail.
 
-        Returns False if that `readinto` waits for the server, which can't be interrupted.
+        Returns True; False if that `readinto` waits for the server, which can't be interrupted.
         """
         with self._changed:
             self._stopped = True

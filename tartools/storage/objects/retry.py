@@ -140,7 +140,8 @@ class Attempts:
 def call_with_retries(work: Callable[[], Result], url: str, wait: Callable[[float], object] = time.sleep) -> Result:
     """Return the result of *work*, which is retried after each TransientError.
 
-    Before the next one *wait* is called with the seconds to wait; it may raise, to give up.
+    *wait* is called with the seconds until the next attempt, before the first one too if the server limits requests; it
+    may raise, to give up.
 
     Raises: StorageError after the last attempt; other errors of *work* and *wait*.
     """

@@ -56,7 +56,7 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)  # threads
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*. Raises: UsageError if it does not name one."""
+    """Return the object *url*. Raises: UsageError without bucket or key."""
     if not all(bucket_and_name(url)):
         raise UsageError("write s3://BUCKET/KEY", url=url)
     return _S3Object(url)
@@ -120,9 +120,8 @@ def _checksum_parameter(endpoint: str, setting: str) -> str:
     *endpoint*: URL of the server. *setting*: AWS_REQUEST_CHECKSUM_CALCULATION in lower case; "when_required": none.
 
     By TLS botocore sends its own checksum behind the data, in the encoding aws-chunked. Servers from before 2025 refuse
-    that (Ceph 16: 411, Swift: 501), or store the framing with the data. Here the data are in memory, so a header before
-    them has the checksum: MD5, which all servers know, or CRC-32 for Amazon, whose directory buckets do not take an
-    MD5.
+    that (Ceph 16: 411, Swift: 501), or store the framing with the data. Here the data are in memory, so a header has
+    their checksum: MD5, which all servers know; CRC-32 for Amazon, whose directory buckets take no MD5.
     """
     if setting == "when_required":
         return ""
@@ -193,8 +192,8 @@ def _status(error: exceptions.ClientError) -> int:
 def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bool) -> Exception:
     """Return the exception for the error response *error* to a request for *url* (S3 API reference, Error responses).
 
-    *verb*: verb of the request for the message ("read", "write"). *pinned*: an earlier response had a version of the
-    object, so that a missing object is a changed one.
+    *verb*: of the request; to "write", 412 is ExistsError, else ChangedError. *pinned*: an earlier response had a
+    version of the object, so a missing object is ChangedError, else NotFoundError. TransientError if a retry may help.
     """
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
@@ -257,7 +256,10 @@ class _S3Object:
         self.place = {"Bucket": bucket, "Key": key}
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is ""."""
+        """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is "".
+
+        Raises: TransientError; StorageError.
+        """
         return self._get(start, end, version)[0]
 
     def _get(self, start: int, end: int | None, version: str) -> tuple[Reply, dict[str, str]]:
@@ -348,8 +350,7 @@ def _is_unknown_condition(error: exceptions.ClientError) -> bool:
 class _S3Multipart:
     """The requests of an upload of *target* to S3, as an `uploads.Target`: `put`; or `begin`, `part`, `complete`.
 
-    *force*: replace an existing object. Source: S3 API reference, CreateMultipartUpload and the operations that follow
-    it.
+    *force*: replace an existing object. Source: S3 API reference, CreateMultipartUpload and what follows it.
     """
 
     workers = 4  # parts that are sent at once
@@ -365,11 +366,11 @@ class _S3Multipart:
         self._is_doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data* by one request, unless an earlier attempt without a response has done it."""
+        """Make the object of *data* by one request; no error if an earlier attempt without a response has made it."""
         self._finish(0, data, functools.partial(self._put, data))
 
     def _put(self, data: bytearray, **condition: str) -> None:
-        """Make one request for the object of *data*, under *condition*, and check that the server has the data."""
+        """Make one request for the object of *data*, under *condition* (IfNoneMatch); check that the server has it."""
         checksum = self._checksum(data)
         reply = _client().put_object(**self._place, **condition, **checksum, Body=http.Payload(data))
         if not self._is_stored(reply, data, checksum):
@@ -404,7 +405,7 @@ class _S3Multipart:
         self._finish(offset, data, functools.partial(self._complete, offset + len(data)))
 
     def _complete(self, size: int, **condition: str) -> None:
-        """Make the object of the parts, under *condition*, and check its ETag, or else that it has *size* bytes.
+        """Make the object of the parts, under *condition* (IfNoneMatch); check its ETag, or that it has *size* bytes.
 
         Source: S3 User Guide, "Checking object integrity".
         """
@@ -416,7 +417,7 @@ class _S3Multipart:
             integrity.require_size(self._target, size)
 
     def _checksum(self, data: bytearray) -> dict[str, str]:
-        """Return the checksum of *data* as a parameter of a request; {} if the server gets none."""
+        """Return {parameter of a request: checksum of *data* in base64}; {} if the server gets none."""
         name = _connection().checksum
         if not name:
             return {}
@@ -429,7 +430,6 @@ class _S3Multipart:
 
         False if it proves nothing: an ETag is no MD5 if a key of KMS or of the client encrypts the object, or if it is
         not 32 hexadecimal digits. *number*: the part; None for a whole object.
-
         Raises: StorageError if the server has other data; an object is removed then, a part is not.
         """
         if CRC32 in checksum and reply.get(CRC32):
@@ -450,7 +450,7 @@ class _S3Multipart:
         return True
 
     def _finish(self, offset: int, data: bytearray, make: Callable[..., None]) -> None:
-        """Make the object by *make*, unless an earlier attempt without a response has succeeded.
+        """Call *make* by `_make_if_absent`; drop its error if an earlier attempt without a response made the object.
 
         It has: if the object exists, ends at the end of *data*, which begins at byte *offset*, and has these bytes
         there. Raises: ExistsError; TransientError; StorageError.

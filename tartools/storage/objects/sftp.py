@@ -36,7 +36,7 @@ POSIX_RENAME, FSYNC = b"posix-rename@openssh.com", b"fsync@openssh.com"
 
 
 def object_at(url: str) -> Object:
-    """Return the file *url*. Raises: UsageError if it does not name one."""
+    """Return the file *url*. Raises: UsageError without a host, or if it ends in a slash."""
     _, path = parse_sftp_url(url)
     if path.endswith(b"/"):
         raise UsageError(f"write {SFTP_URL_FORM}", url=url)
@@ -66,7 +66,8 @@ def parse_sftp_url(url: str) -> tuple[Server, bytes]:
 def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
     """Turn errors of the SFTP client in the block into TransientError or StorageError, with *url*.
 
-    *verb* ("read", "write", …): the verb of the request, for messages.
+    *verb* ("read", "write", …): the verb of the request, for messages. Of the statuses, NO_SUCH_FILE becomes
+    NotFoundError (to write a plain StorageError: no such folder), NO_PERMISSION NoPermissionError.
     """
     try:
         yield
@@ -200,7 +201,10 @@ class _SftpFile:
         return about.size
 
     def head(self) -> ListedObject | None:
-        """Return size, mtime and version of the file; None if it is missing. Raises: TransientError; StorageError."""
+        """Return size, mtime and version of the file, or of a directory of this name; None if neither exists.
+
+        Raises: TransientError; StorageError.
+        """
         try:
             with _translate_errors(self.url):
                 about = client.session_of(self.server).ask(client.STAT, pack_string(self.path)).take_attributes()
@@ -263,7 +267,10 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
 
 
 def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
-    """Return (name, attributes) of all entries of *folder*, with . and ..; none if it does not exist."""
+    """Return (name, attributes) of all entries of *folder*, with . and ..; none if it does not exist.
+
+    Raises: StatusError; ConnectionFailedError.
+    """
     entries: list[tuple[bytes, Attributes]] = []
     try:
         handle = pack_string(
@@ -392,9 +399,10 @@ class _SftpUpload:
         return False
 
     def _rename(self, session: Session) -> None:
-        """Give the temporary file the name of the output. Raises: ExistsError if that exists (unless *force*).
+        """Give the temporary file the name of the output.
 
         With *force*, an existing output is replaced in one step, or removed before if the server can't do that.
+        Raises: ExistsError if it exists (unless *force*); StatusError.
         """
         names = pack_string(self._temporary), pack_string(self._path)
         if self._force and POSIX_RENAME in session.extensions:

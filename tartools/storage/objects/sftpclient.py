@@ -73,7 +73,7 @@ class Server(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        """The command line of ssh that runs the SFTP subsystem of this server."""
+        """The words of the command line of ssh that runs the SFTP subsystem of this server."""
         options = [f"-o{option}" for option in (*SSH_OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
         options += ["-p", self.port] if self.port else []
         options += ["-l", self.user] if self.user else []
@@ -260,7 +260,10 @@ class Session:
     # ---- the wire ----
 
     def _receive_one(self) -> None:
-        """Receive one packet, and keep it for the thread that waits for its number. The caller holds `_changed`."""
+        """Receive one packet, and keep it for the thread that waits for its number, unless it is to be ignored.
+
+        The caller holds `_changed`, which is released meanwhile. Raises: ConnectionFailedError.
+        """
         self._receiving = True
         self._changed.release()
         packet = None
@@ -326,7 +329,7 @@ class Session:
                 raise self._fail("the connection was dropped", True) from None
 
     def _wait(self, events: int, seconds: float) -> int:
-        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return the events that happened."""
+        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return events that happened, 0 if none."""
         poll = select.poll()
         poll.register(self._socket, events)
         events_by_fd = poll.poll(seconds * 1000)
@@ -357,7 +360,10 @@ class Session:
 
 
 def explain_failure(text: str, server: Server) -> ConnectionFailedError | None:
-    """Return the failure that ssh reports in *text*, its stderr, with advice for *server*; None if it says nothing."""
+    """Return the failure that ssh reports in *text*, its stderr, with advice for *server*; None if that is blank.
+
+    It is transient only if no connection could be made: not for host keys, authentication, or an unknown message.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     by_hand = (
         f"ssh {'-p ' + server.port + ' ' if server.port else ''}{server.user + '@' if server.user else ''}{server.host}"

@@ -31,7 +31,7 @@ DIRECTORY_BUCKET_SUFFIX = "--x-s3"
 def stored_checksum(entry: ListedObject) -> Checksum | None:
     """Return the checksum that the store of *entry*, just listed, keeps of the whole object; None if it keeps none.
 
-    A local file is read. S3 is asked by one request. Raises: StorageError.
+    S3 is asked by one request. A local file is read, for its SHA-256. Raises: StorageError.
     """
     url = Url(entry.url)
     if url.is_local:
@@ -56,6 +56,8 @@ def _compute_checksum(url: str) -> Checksum:
 
 def s3_checksum(url: str, answer: Mapping[str, Any]) -> Checksum | None:
     """Return the checksum of the whole object *url* that *answer*, of HeadObject, has; None if it has none.
+
+    If there are several, the first of SHA-256, SHA-1, MD5 (the ETag), CRC-32, CRC-64/NVME, CRC-32C.
 
     >>> s3_checksum("s3://b/a", {"ChecksumSHA256": "q83v", "ChecksumType": "FULL_OBJECT", "ETag": '"x"'})
     Checksum(algorithm='SHA256', digest='abcdef')

@@ -72,10 +72,10 @@ class Target(Protocol):
 
 
 class Upload:
-    """An output that makes an object in a store by the requests of *target*; it is its own sink.
+    """An output that makes an object in a store by the requests of *target*: `write`, then `commit` or `abort`.
 
-    Holds: one part more than the target has workers, of MIN_PART_BYTES each, twice as many from part LARGE_PARTS_FROM
-    on.
+    It is its own sink. Holds: one part more than the target has workers, of MIN_PART_BYTES each, twice as many from
+    part LARGE_PARTS_FROM on.
     """
 
     def __init__(self, target: Target) -> None:
@@ -92,7 +92,7 @@ class Upload:
 
     @property
     def sink(self) -> Upload:
-        """This object."""
+        """The object whose `write` takes the bytes: this one."""
         return self
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
@@ -155,7 +155,10 @@ class Upload:
         return None
 
     def _send_part(self) -> None:
-        """Send the full part when a worker is free, and begin the next one. Raises: StorageError after MAX_PARTS."""
+        """Send the full part when a worker is free, and begin the next one.
+
+        Raises: StorageError after MAX_PARTS; the error of the first failed request.
+        """
         if self._number == MAX_PARTS:
             raise StorageError(f"an object can't have more than {self._offset} bytes", url=self._target.url)
         number, offset, data = self._number, self._offset, self._part

@@ -35,7 +35,7 @@ WEB_CLIENT = Client(netrc_header)
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*. Raises: UsageError if it does not name a server."""
+    """Return the object *url*. Raises: UsageError without a host."""
     try:
         has_host = bool(urlsplit(url).hostname)
     except ValueError:
@@ -56,8 +56,9 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 def _version(headers: Mapping[str, str]) -> str:
     """Return the version of a response with *headers*, as a header line to be sent as a condition; "" if there is none.
 
-    "If-Match: ETAG", or "If-Unmodified-Since: DATE" if the last change is old enough to tell versions apart. Source:
-    RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates), 13.1.1 and 13.1.4 (conditions).
+    "If-Match: ETAG", unless that is weak ("W/…"); else "If-Unmodified-Since: DATE" if the response was sent
+    STRONG_DATE_SECONDS or more after the last change. Source: RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates),
+    13.1.1 and 13.1.4 (conditions).
     """
     tag = headers.get("ETag", "")
     if tag and not tag.startswith("W/"):
@@ -70,7 +71,7 @@ def _version(headers: Mapping[str, str]) -> str:
 
 
 def _error_code(response: Response) -> str:
-    """Return "CODE: MESSAGE" of an error in XML, as S3 and GCS send it; "" for other responses.
+    """Return "CODE: MESSAGE" of an error in XML, as S3 and GCS send it, or the one that it has; "" for none.
 
     It may say that the signature of the URL has expired.
     """
@@ -142,9 +143,9 @@ class _WebObject:
         return SentOutput(partial(self._send, force))
 
     def _send(self, force: bool, sink: io.FileIO) -> None:
-        """Send the content of *sink* by one PUT, with retries.
+        """Send the content of *sink* by one PUT, with retries; before, unless *force*, look whether the object exists.
 
-        Raises: StorageError, also if the object exists (unless *force*).
+        Raises: ExistsError if it does; StorageError.
         """
         if not force and exists(self.url):  # some servers ignore If-None-Match
             raise ExistsError(self.url)
@@ -155,7 +156,8 @@ class _WebObject:
     def _put(self, body: io.BufferedReader, force: bool, is_repeated: bool) -> None:
         """Send the file *body* by one PUT, one attempt, and compare the size that the server then has.
 
-        *force*: replace an existing object. *is_repeated*: an earlier attempt had no response, and may have succeeded.
+        *force*: replace an existing object. If the server does not know the condition that none exists, a second PUT is
+        sent without it. *is_repeated*: an earlier attempt had no response, and may have succeeded.
         Raises: TransientError; StorageError.
         """
         condition = {} if force else {"If-None-Match": "*"}
