@@ -308,8 +308,8 @@ def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
     for paths in samples:
         kinds: dict[str, bytes] = {}
         for path in paths:
-            suffix = os.fsdecode(split_path(path)[1]).lower()
-            first = kinds.setdefault(SUFFIX_SPELLINGS.get(suffix, suffix), path)
+            start, dot, suffix = os.fsdecode(split_path(path)[1]).lower().rpartition(".")
+            first = kinds.setdefault(start + dot + SUFFIX_SPELLINGS.get(suffix, suffix), path)
             if first is not path:
                 twins.append(f"{os.fsdecode(first)!r} and {os.fsdecode(path)!r}")
                 break

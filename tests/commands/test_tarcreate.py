@@ -278,6 +278,9 @@ def test_twins_in_a_folder_or_zip_file_and_files_in_no_class_are_told(run: Run, 
     done = run("tarcreate", "--folder", "raw", "--class", "label.txt")
     assert (done.status, done.stderr) == (0, top + said)
     assert run("tarcreate", "--folder", "raw").stderr == said
+    write_files(tmp_path / "views", "a.left.JPEG", "a.left.jpg", "a.right.jpg")
+    both = "'a.left.JPEG' and 'a.left.jpg' become one sample, since only their suffixes differ"
+    assert run("tarcreate", "--folder", "views").stderr.startswith(f"tarcreate: {both}: rename one if they are two\n")
 
 
 def test_a_shard_is_no_plan(run: Run, tmp_path: Path) -> None:
