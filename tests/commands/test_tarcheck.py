@@ -28,7 +28,8 @@ from tartools.stages.checking import walk as walking
 from tartools.stages.checking.codes import CODES, NOTE
 from tests.archives import BLOCK, END, data, encoded, ended_early, entry, header, long, npy, pax, sealed, wav
 from tests.commands.conftest import Inside
-from tests.conftest import Run, has_end, make_tar, members_of
+from tests.conftest import Run, has_end, make_tar, members_of, python
+from tests.shards.counted import PROGRAM
 
 KEYS = [f"{n:04d}" for n in range(12)]
 
@@ -306,6 +307,25 @@ def test_each_damage_has_one_code(name: str, check: Check, tmp_path: Path) -> No
         assert [place["shard"] for place in finding["places"]] == [names[2]]
     if len(shards) == 1:
         assert check(*options, stdin=shards[0])["findings"][0]["places"][0]["byte"] == finding["places"][0]["byte"]
+
+
+@pytest.mark.parametrize("place", [0, 20, 59])
+def test_a_sample_that_is_not_plain_in_one_part_of_a_large_shard(place: int, tmp_path: Path) -> None:
+    keys = [f"{number:04d}" for number in range(60)]
+    samples = [sample(key) for key in keys]
+    head, end = samples[place][: SIZE // 2], samples[place][SIZE // 2 :]
+    samples[place] = head + header(b"folder/", kind=b"5") + end  # its shard is read again, header by header
+    names = written(tmp_path, [b"".join(samples) + END, OTHERS, b"".join(map(sample, "uvw")) + END])
+    for workers in (1, 3):
+        tarcheck = f"pieces {8 * SIZE}", "tarcheck", "-p", workers
+        report = python(PROGRAM, *tarcheck, "--json", *names, folder=tmp_path)
+        forks = int(report.stderr)
+        assert report.status == 0 and json.loads(report.stdout)["findings"] == [] and (forks > 3) == (workers > 1)
+        done = python(PROGRAM, *tarcheck, "--fix", "--drop-duplicates", "-o", f"{workers}.tar", *names, folder=tmp_path)
+        assert done.status == 0 and done.stdout.startswith(b"shards: 3\nsamples: 66\nerrors: 0\n")
+        content = (tmp_path / f"{workers}.tar").read_bytes()
+        all_keys = [*keys, "x0", "x1", "x2", *"uvw"]
+        assert [name for name, _ in members_of(content)] == [f"{k}.{f}" for k in all_keys for f in ("txt", "cls")]
 
 
 KEPT = {name for name, (code, _, _) in DAMAGE.items() if CODES[code].is_saved}

@@ -249,9 +249,10 @@ class CheckedShard:
     `summary`: counts of its samples, and findings; used only if `is_sound`.
     `is_sound`: True if the input is just samples and one end.
     `missing`: the finding that the server does not have the shard; None if it has.
+    `block_count`: blocks of key records in the output of the task that are those of this input or part.
     """
 
-    __slots__ = ("is_sound", "missing", "number", "summary")
+    __slots__ = ("block_count", "is_sound", "missing", "number", "summary")
 
     def __init__(
         self, number: int, summary: Summary, is_sound: bool = True, missing: ShardFinding | None = None
@@ -260,6 +261,7 @@ class CheckedShard:
         self.summary = summary
         self.is_sound = is_sound
         self.missing = missing
+        self.block_count = 0
 
 
 class Checking:
@@ -384,7 +386,9 @@ class Checking:
             shard = self._check(self._numbers[part.url], batches, blocks, is_cut=part.cut is not None)
             task.result.append(shard)
             if shard.is_sound:
-                yield from blocks
+                for block in blocks:
+                    shard.block_count += 1
+                    yield block
 
     def _check(self, number: int, batches: Iterator[Batch], blocks: Spool, *, is_cut: bool = False) -> CheckedShard:
         """Check *batches*, input *number* or a part of it; return the findings, and add key records to *blocks*.
@@ -437,20 +441,27 @@ class Checking:
     def _join_parts(self, tasks: Tasks[list[CheckedShard]]) -> Generator[bytes, None, None]:
         """Yield the key records of the sound shards in *tasks*, in blocks; add the findings about them to `summary`.
 
-        Records of a large shard are held until its last part. Only a task that is one part of a large shard ends inside
-        a shard. The tasks that follow read its other parts.
+        Records of a large shard are held until its last part, since it is sound only if all its parts are. Only a task
+        that is one part of a large shard ends inside a shard. The tasks that follow read its other parts; the last one
+        may read further shards behind it (`workers.remaining_plan`).
         """
         summary, is_sound, held = empty_summary(), True, self._spool()  # of the parts so far of the shard that is open
         with closing(tasks):
             for task in tasks:
                 is_open = task.parts[-1].cut is not None
-                if is_open:
-                    held.extend([*task.output])
-                else:
-                    yield from task.output
+                has_part = is_open or task.parts[0].begin > 0
+                output = self._spool()
+                for block in task.output:
+                    if has_part:
+                        output.add(block)
+                    else:
+                        yield block
+                blocks = iter(output)
                 for shard in task.result:
                     summary.add(shard.summary)
                     is_sound &= shard.is_sound
+                    if has_part:
+                        held.extend([*islice(blocks, shard.block_count)])
                     if is_open:
                         continue
                     if is_sound:
