@@ -63,13 +63,15 @@ def run(main: Callable[[], int]) -> NoReturn:
     for number in HANDLED_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
             signal.signal(number, _interrupt)
-    status = main()
-    for number in HANDLED_SIGNALS:
-        if signal.getsignal(number) == _interrupt:  # the interpreter ends now, and would print a traceback
-            signal.signal(number, signal.SIG_DFL)
-    if ticking:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # with the default, which Python restores, a tick would kill us
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        status = main()
+    finally:
+        for number in HANDLED_SIGNALS:
+            if signal.getsignal(number) == _interrupt:  # the interpreter ends now, and would print a traceback
+                signal.signal(number, signal.SIG_DFL)
+        if ticking:
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # with the default, which Python restores, a tick would kill us
+            signal.setitimer(signal.ITIMER_REAL, 0)
     _flush_standard_streams()
     if status > SIGNAL_STATUS_BASE:  # a shell must see that it was the signal
         signal.signal(status - SIGNAL_STATUS_BASE, signal.SIG_DFL)

@@ -226,7 +226,9 @@ class _FolderWriter:
         if column is None or column.path or self._layout.table is not None:
             return sample.members
         for name in column.choices:
-            member = None if name in PSEUDO_FIELDS else sample.member(name, verbatim=self._layout.verbatim)
+            if name in PSEUDO_FIELDS:  # each sample has a value
+                break
+            member = sample.member(name, verbatim=self._layout.verbatim)
             if member is not None:
                 return [other_member for other_member in sample.members if other_member.path != member.path]
         return sample.members

@@ -233,8 +233,8 @@ def write_samples(samples: Iterable[Sample], destination: Destination, account: 
         for sample in samples:
             writer.write(sample)
             account.samples_out += 1
-        account.bytes_out += writer.bytes_written
         account.check()
+    account.bytes_out += writer.bytes_written
 
 
 def write_batches(batches: Iterable[Batches], destination: Destination, account: Account) -> None:

@@ -60,7 +60,13 @@ def values_of(
         read = make_getter(column, verbatim=True)
         texts = [read(sample, 0) for sample in batch]
     else:
-        texts = texts_of_column(batch, column)
+        try:
+            texts = texts_of_column(batch, column)
+        except SampleError:
+            if numbers is None or len(numbers) == len(batch):
+                raise
+            read = make_getter(column)  # it may be about a sample whose value is not asked for
+            texts = [read(batch[number], 0) for number in numbers]
     if numbers is not None and len(numbers) < len(texts):
         texts = [texts[number] for number in numbers]
     if None in texts:

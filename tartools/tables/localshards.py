@@ -81,7 +81,8 @@ class LocalShards:
         The next part overwrites the memory. Raises: RowError if a shard can't be opened, has another version than in
         the table, or is truncated; StorageError if it changes meanwhile.
         """
-        buffer = memoryview(bytearray(min(rows.size, SMALL_SAMPLES_BYTES)))  # for all of them, since the reader copies
+        largest = max(SMALL_SAMPLES_BYTES, int(rows.sizes.max()))  # a larger sample is a window of its own
+        buffer = memoryview(bytearray(min(rows.size, largest)))  # for all of them, since the reader copies
         for part in rows.windows(SMALL_SAMPLES_BYTES):
             data = self.read_all(part, buffer)
             if data is None:
@@ -98,6 +99,8 @@ class LocalShards:
         import numpy as np
 
         rows = rows.parts
+        if not len(rows):  # all parts of these samples are in other sets, on servers
+            return b""
         first = rows.runs()
         last = np.append(first[1:], len(rows)) - 1
         row_numbers = rows.first + first if rows.rows is None else rows.rows[first]

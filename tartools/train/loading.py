@@ -129,7 +129,7 @@ def dataset_of(
         raise ValueError(f"give {' and '.join(wrong)} to the dataset: this is a {kind} already")
     if not isinstance(source, TableDataset):
         cost = mixing["max_cost"]
-        mixing_names = mixing | {"max_cost": cost[0] if isinstance(cost, tuple) else None}
+        mixing_names = mixing | {"max_cost": cost[0] if isinstance(cost, (tuple, list)) and cost else None}
         names = [name for name, value in mixing_names.items() if isinstance(value, (str, dict)) or is_schedule(value)]
         for feature in ["shuffle='blocks'"] * (shuffle == "blocks") + [f"{name} by name" for name in names]:
             raise ValueError(f"{feature} needs a table: this is a {kind}")

@@ -278,6 +278,13 @@ def test_no_tick_ends_a_command_that_takes_its_time_to_end(tmp_path: Path) -> No
     python(program).output()
 
 
+def test_no_tick_ends_a_command_that_has_a_fault(tmp_path: Path) -> None:
+    program = "import atexit, sys, time\nfrom tartools.cli import process\nprocess.SIGNAL_POLL_SECONDS = 0.1\n"
+    program += "atexit.register(time.sleep, 0.3)\nprocess.run(lambda: {}['nothing'])"
+    done = python(program)
+    assert (done.status, done.stdout) == (1, b"") and done.stderr.endswith("KeyError: 'nothing'\n")
+
+
 def waiting_in(pipe: IO[bytes]) -> int:
     """Return the bytes that wait in *pipe*."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)))

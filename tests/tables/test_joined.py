@@ -464,6 +464,26 @@ def test_local_and_remote_sets_mixed(forked: Run, tmp_path: Path, world: Callabl
         assert server.errors == []
 
 
+def test_large_samples_of_local_and_remote_sets(forked: Run, tmp_path: Path) -> None:
+    large = {f"k{n}": random.Random(n).randbytes(3 << 20) for n in range(4)}
+    near = {"k3": bytes(100), "z": random.Random(9).randbytes(6 << 20)}  # a window of the first ones has no local part
+    (tmp_path / "far.tar").write_bytes(make_tar([(f"{key}.jpg", data) for key, data in large.items()]))
+    (tmp_path / "near.tar").write_bytes(make_tar([("z.jpg", b"small")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([(f"{key}.npy", data) for key, data in near.items()]))
+    with FaultServer() as server:
+        server.objects["far.tar"] = (tmp_path / "far.tar").read_bytes()
+        forked("tarindex", server.url("http", "far.tar"), "near.tar", "-o", "a.parquet", env=server.env).output()
+        forked("tarindex", "b.tar", "-o", "b.parquet").output()
+        line = ("tarjoin", "--left", "a.parquet", "b.parquet", "-o")
+        done(forked(*line, "joined.parquet", env=server.env))
+        done(forked(*line, "copy.tar", env=server.env))
+        copy = (tmp_path / "copy.tar").read_bytes()
+        assert done(forked("tarcat", "joined.parquet", env=server.env)) == copy
+        assert server.errors == []
+    last = tartools.Table(tmp_path / "joined.parquet")[4]  # which is local, and larger than a window
+    assert dict(last.items()) == {"jpg": b"small", "npy": near["z"]}
+
+
 def test_samples_too_large_to_be_put_together(
     run: Run, tmp_path: Path, world: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
     from tartools.samples import decoding
 
     header, why, _ = decoding.picture_state(member, decode)
+    if header is None and why is None:
+        return Description("a picture with too many pixels to be decoded")
     if header is None or why is not None:
         return Description(f"a broken picture: {why}", kind=BROKEN)
     return Description(f"{header.form} {header.width}x{header.height} {header.mode}", kind=PICTURE)

@@ -229,7 +229,7 @@ def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: S
     """Return a summary of the payload *sizes* of *field*, with the places of the smallest and largest of them.
 
     It counts sizes only, no samples or members. Only payloads that are more extreme than the 20 in *summary*
-    (MAX_EXTREMES) are listed. `place(number, detail)`: returns the place of payload *number*.
+    (MAX_EXTREMES) are listed, and no empty ones. `place(number, detail)`: returns the place of payload *number*.
     """
     # a place is made only for sizes more extreme than the 20 listed so far: for most batches there is none
     distribution = Distribution.of(sizes)
@@ -239,7 +239,9 @@ def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: S
     above_high = sorted(
         ((-n, i) for i, n in enumerate(sizes) if n > high) if (distribution.maximum or 0) > high else ()
     )
-    below_low = sorted(((n, i) for i, n in enumerate(sizes) if n < low) if (distribution.minimum or 0) < low else ())
+    below_low = sorted(
+        ((n, i) for i, n in enumerate(sizes) if 0 < n < low) if (distribution.minimum or 0) < low else ()
+    )
     large = [(-n, place(i, field)) for n, i in above_high[:MAX_EXTREMES]]
     small = [(n, place(i, field)) for n, i in below_low[:MAX_EXTREMES]]
     counts = FieldSummary(sizes=distribution)

@@ -127,9 +127,10 @@ class Cache:
     def clear(self, url: str = "") -> int:
         """Remove the entries of *url* and of URLs below it, or all if it is ""; return their size in bytes on the disk.
 
-        *url*: as in `CachedVersion.url`, without secrets and commit. Files that can't be removed stay, and are counted.
+        *url*: as it was read or as it is listed: secrets and a commit in it are passed over. Files that can't be removed
+        stay, and are counted.
         """
-        removed = 0
+        removed, url = 0, redacted(drop_commit(url))  # as descriptions have it
         for entry in self.entries():
             if not url or entry.url == url or entry.url.startswith(url.rstrip("/") + "/"):
                 shutil.rmtree(entry.folder, ignore_errors=True)

@@ -215,6 +215,10 @@ def test_it_is_listed_and_cleared(run: Run, faulty: FaultServer, env: dict[str, 
     assert "cache: 0 B removed\n" in run("tartools", "cache", "--clear", b[:-1], env=env).stderr  # not what begins so
     assert run("tartools", "cache", "--clear", b, env=env).status == 0
     assert run("tartools", "cache", env=env).stdout.decode().split()[-1] == a
+    assert run("tarcat", f"{b}?signature=secret", env=env).status == 0
+    assert run("tartools", "cache", env=env).stdout.decode().count(f"  {b}?…\n") == 1
+    assert "secret" not in run("tartools", "cache", "--clear", f"{b}?signature=secret", env=env).stderr
+    assert run("tartools", "cache", env=env).stdout.decode().split()[-1] == a
     assert run("tartools", "cache", "--clear", env=env).stderr == "tartools cache: 4.8 MB removed\n"
     assert not blocks(tmp_path) and run("tartools", "cache", env=env).stdout == b""
     assert run("tarcat", b, env=env).stdout == other
