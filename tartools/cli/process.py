@@ -70,7 +70,7 @@ def run(main: Callable[[], int]) -> NoReturn:
             if signal.getsignal(number) == _interrupt:  # the interpreter ends now, and would print a traceback
                 signal.signal(number, signal.SIG_DFL)
         if ticking:
-            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # with the default, which Python restores, a tick would kill us
+            signal.signal(signal.SIGALRM, signal.SIG_IGN)  # with the default, which Python restores, a tick kills
             signal.setitimer(signal.ITIMER_REAL, 0)
     _flush_standard_streams()
     if status > SIGNAL_STATUS_BASE:  # a shell must see that it was the signal

@@ -199,8 +199,8 @@ class PayloadRows:
 def _choose_columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None, list[tuple[str, bytes]]]:
     """Return (key column or None, [(column, ending)] of the columns that *choice* takes from *names*).
 
-    Without words (option -f) these are all columns but the key and names like `__x__`; a column that becomes `__key__`
-    is the key. An ending is the end of the path of a member after the key: b".jpg".
+    Without words (option -f) these are all columns but the key and names that begin and end with __; a column that
+    becomes `__key__` is the key. An ending is the end of the path of a member after the key: b".jpg".
     Raises: SampleError if a word names no column, or the key column is missing; for two columns for one field; for a
     name that can't be a field.
     """

@@ -216,7 +216,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def samples_in_batch(self) -> int:
-        """The argument *batch_size* of `loader`: samples in a batch, but for the last ones; with `bucket=`, at most."""
+        """The number of samples in a batch but the last; with `bucket=` or `max_cost=` of `loader` at most."""
         return self._sampler.batch_size or 1
 
     def rank_and_size(self) -> tuple[int, int]:

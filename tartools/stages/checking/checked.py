@@ -19,13 +19,7 @@ from tartools.shards.reading import Reading, ShardStream, shard_batches
 from tartools.shards.workers import ShardTask, Tasks, gather
 from tartools.stages.checking.across import Repeated, combination_number, compare_keys, group_repeated_keys
 from tartools.stages.checking.codes import SPECIAL_CODES, Place, ShardFinding
-from tartools.stages.checking.samples import (
-    Rows,
-    check_samples,
-    empty_summary,
-    rows_of_batch,
-    rows_of_samples,
-)
+from tartools.stages.checking.samples import Rows, check_samples, empty_summary, rows_of_batch, rows_of_samples
 from tartools.stages.checking.walk import MemberGroup, Walk
 from tartools.stages.externalsort import Spool, presort_blocks, unpack_block, unpack_blocks
 from tartools.stages.summary import Summary

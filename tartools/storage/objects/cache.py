@@ -127,8 +127,8 @@ class Cache:
     def clear(self, url: str = "") -> int:
         """Remove the entries of *url* and of URLs below it, or all if it is ""; return their size in bytes on the disk.
 
-        *url*: as it was read or as it is listed: secrets and a commit in it are passed over. Files that can't be removed
-        stay, and are counted.
+        *url*: as it was read, or as it is listed, without secrets and commit. Files that can't be removed stay, and are
+        counted.
         """
         removed, url = 0, redacted(drop_commit(url))  # as descriptions have it
         for entry in self.entries():
