@@ -74,6 +74,9 @@ def test_classes_become_folders(shard: Path, inside: Inside, tmp_path: Path) -> 
     (tmp_path / "c.tar").write_bytes(make_tar(back))
     inside("tar2folder", "--class", "cls.txt", "c.tar", "-o", "c").output()
     assert tree(tmp_path / "c") == tree(tmp_path / "b")
+    (tmp_path / "e.tar").write_bytes(make_tar([("1.jpg", b"1"), ("1.cls", b"cat")]))
+    inside("tar2folder", "--class", "__key__;cls", "e.tar", "-o", "e").output()  # the key is the class: cls stays
+    assert tree(tmp_path / "e") == {"1/1.jpg": b"1", "1/1.cls": b"cat"}
     inside("tar2folder", "--class", "json:tags.0", "-c", "1", "a.tar", "-o", "d").output()
     assert tree(tmp_path / "d") == {name.replace("cat/", "cat/a/"): payload for name, payload in PETS[:4]}
 

@@ -224,6 +224,11 @@ DAMAGE: dict[str, tuple[str, list[bytes], list[str]]] = {
         [b"".join(sample(f"{n}", txt=b"1") for n in range(200)) + sample("z", txt=bytes(1 << 17)) + END],
         [],
     ),
+    "a small payload beside empty ones": (
+        "size-outlier",
+        [b"".join(sample(f"{n}", txt=bytes(0 if n < 30 else 5000)) for n in range(1000)) + sample("z", txt=b"1") + END],
+        ["--ignore", "empty-field"],
+    ),
     "a small shard": (
         "shard-size",
         [b"".join(sample(f"{shard}{n:02}") for n in range(1 if shard in (2, 5) else 30)) + END for shard in range(6)],

@@ -123,6 +123,17 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty.txt"]
 
 
+def test_groups_are_read_of_chosen_samples_alone(run: Run) -> None:
+    members = [
+        (f"{n}.{field}", value) for n in range(9) for field, value in (("cls", b"%d" % (n % 3)), ("n", b"%d" % n))
+    ]
+    archive = make_tar([*members, ("b.cls", b"\xff"), ("b.n", b"9")])
+    line = ("tarfilter", "--share", "0:1", "--group", "cls", "-S", "key != 'b'")
+    done = run(*line, stdin=archive)
+    assert (done.status, done.stderr) == (0, "") and members_of(done.stdout) == members
+    assert "sample 'b', field 'cls': not UTF-8" in run(*line[:-2], stdin=archive).stderr
+
+
 def test_names_of_files_in_a_list_of_keys_are_told(run: Run, tmp_path: Path) -> None:
     """With --invert they would let everything through."""
     (tmp_path / "k.txt").write_text("a.txt\n")

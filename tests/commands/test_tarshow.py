@@ -16,6 +16,9 @@ from tests.conftest import BIN, Run, make_samples, make_tar
 from tests.media import make_video
 from tests.processes import on_terminal
 
+# the header of one of 16383 x 16383 pixels, in the lossless form (VP8L): 14 bits each, less one
+HUGE_WEBP = b"RIFF\x26\0\0\0WEBPVP8L\x19\0\0\0\x2f" + (0x3FFE | 0x3FFE << 14).to_bytes(4, "little") + bytes(21)
+
 
 def header(words: str, data: bytes = b"", version: int = 1) -> bytes:
     """Return a .npy file whose header has these *words*."""
@@ -65,6 +68,7 @@ def said(run: Run, field: str, payload: bytes) -> list[str]:
         ("bin", picture("GIF", mode="P"), "GIF 50x37 P"),
         ("jpg", b"no picture", "a broken picture: its first bytes do not match any picture format"),
         ("png", picture("PNG")[:20], "a broken picture"),
+        ("webp", HUGE_WEBP, "a picture with too many pixels to be decoded"),
         (
             "npy",
             header("{'descr': '>i2', 'fortran_order': True, 'shape': (), }", bytes(2), 2),

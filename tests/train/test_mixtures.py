@@ -286,6 +286,8 @@ def test_what_needs_a_batch_size_or_a_table(table: tartools.Table) -> None:
     for name, what in (("schedule", "weights"), ("bucket", "bucket"), ("cost", "max_cost")):
         with pytest.raises(ValueError, match=f"{what} by name needs a table: this is a Squares"):
             loader(Squares(), 4, **ORDERS[name])
+    with pytest.raises(ValueError, match="max_cost by name needs a table: this is a Squares"):
+        loader(Squares(), 4, max_cost=[*ORDERS["cost"]["max_cost"]])  # type: ignore[arg-type]
     with pytest.raises(SampleError, match="no pattern of weights matches this shard"):
         loader(table, 4, bucket="__source__")
     assert len(loader(Squares(), 4, bucket=[n % 2 for n in range(23)])) == 6

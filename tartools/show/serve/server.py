@@ -230,7 +230,7 @@ class PageHandler(BaseHTTPRequestHandler):
     def _post(self, path: str, fields: Mapping[str, str]) -> None:
         route = self.server.routes.post.get(path)
         size = self.headers.get("Content-Length", "")
-        if not size.isdigit() or int(size) > MAX_BODY_BYTES:
+        if not (size.isascii() and size.isdigit()) or int(size) > MAX_BODY_BYTES:
             self.close_connection = True
             raise QuestionError(f"a request has a Content-Length of up to {MAX_BODY_BYTES} bytes")
         body = self.rfile.read(int(size))
