@@ -94,7 +94,10 @@ def _account() -> AzureAccount:
     protocol = fields.get("defaultendpointsprotocol", "https")
     suffix = fields.get("endpointsuffix", "core.windows.net")
     name = fields.get("accountname", "")
-    endpoint = fields.get("blobendpoint", "") or endpoint or f"{protocol}://{name}.blob.{suffix}"
+    endpoint = fields.get("blobendpoint", "") or endpoint
+    if not name and not endpoint:
+        raise StorageError("AZURE_STORAGE_CONNECTION_STRING has neither AccountName nor BlobEndpoint")
+    endpoint = endpoint or f"{protocol}://{name}.blob.{suffix}"
     try:
         secret = base64.b64decode(fields.get("accountkey", ""), validate=True)
         name = name or (urlsplit(endpoint).hostname or "").partition(".")[0]

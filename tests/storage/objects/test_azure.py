@@ -76,12 +76,14 @@ INSTALL = how_to_install("azure-identity").partition(" ")[2]  # without the inte
         ({}, f"no Azure account: set {SETTINGS}"),
         ({"AZURE_STORAGE_CONNECTION_STRING": "secret"},
          "AZURE_STORAGE_CONNECTION_STRING is not a list of NAME=VALUE;"),
+        ({"AZURE_STORAGE_CONNECTION_STRING": "AccountKey=YQ==;"},
+         "AZURE_STORAGE_CONNECTION_STRING has neither AccountName nor BlobEndpoint"),
         ({"AZURE_STORAGE_ACCOUNT": "a", "AZURE_STORAGE_KEY": "no base64"},
          f"the Azure account key is not base64, or the endpoint no URL: see {SETTINGS}"),
         ({"AZURE_STORAGE_ACCOUNT": "a"},
          f"no Azure credentials: set {SETTINGS}; or PYTHON {INSTALL}, and az login"),
     ],
-    ids=["none", "no fields", "no key", "no library"],
+    ids=["none", "no fields", "no name", "no key", "no library"],
 )  # fmt: skip
 def test_without_credentials(settings: dict[str, str], message: str, run: Run, tmp_path: Path) -> None:
     """What to set is said, and nothing secret is."""
