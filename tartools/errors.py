@@ -132,7 +132,7 @@ def option(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return *text* on one line, with line breaks, control characters and undecodable bytes escaped.
+    r"""Return *text* on one line; characters that are not printable are escaped: line breaks, controls, surrogates.
 
     >>> printable("two\nlines\x1b[0m")
     'two\\nlines\\x1b[0m'
@@ -198,7 +198,8 @@ def without_secrets(text: str) -> str:
 def how_to_install(*packages: str) -> str:
     """Return the shell command that installs *packages* for this Python, for a message.
 
-    By pipx if that made this environment, else by pip, or by uv if pip is missing: "python3 -m pip install ray".
+    By pipx if that made this environment, else by pip, or by uv if pip is missing, such as
+    "/usr/bin/python3 -m pip install ray".
     """
     import os
     import shlex
@@ -216,8 +217,8 @@ def how_to_install(*packages: str) -> str:
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -; `?…` replaces a query, which may be a signature, `…@` user info.
 
-    For an archive that was split it is the pattern of its parts. For a command (pipe:), only its first word and the
-    name of a shard are kept, since the rest may contain a password or a token.
+    For an archive that was split it is the pattern of its parts, such as "x.tar.*". For a command (pipe:), only its
+    first word and the last name of a shard are kept, since the rest may contain a password or a token.
 
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')

@@ -12,8 +12,8 @@ class Scheme(NamedTuple):
     """How URLs of a scheme are read, written, listed and shown.
 
     Attributes:
-      module: the module of `tartools.storage`, imported when it is first needed. Modules that begin with `objects.` are
-        object stores: they speak a protocol, and `objects` reads and writes their objects.
+      module: the module of `tartools.storage`, imported when it is first needed; "" for an unknown scheme. Modules that
+        begin with `objects.` are object stores: they speak a protocol, and `objects` reads and writes their objects.
       question: meaning of a ? in a URL: IN_NAME (part of the name), QUERY (never shown: it may be a signature), or
         PROVIDER (`?provider=aws` at the end).
       is_listed: True if the store lists objects; then wildcards expand.

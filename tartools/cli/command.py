@@ -62,7 +62,7 @@ class Command:
 
     @property
     def manual(self) -> str:
-        """The whole text of the help and the man page, without the options."""
+        """The whole text of the help and the man page, without the options; *complete* has filled in its tables."""
         return self._complete(self._manual)
 
     @property
@@ -116,7 +116,10 @@ class Command:
             raise UsageError(f"{printable(str(error))} (see {self.name} --help)") from None
 
     def _information(self, values: dict[str, Any]) -> str:
-        """Return the help or the version if *values* ask for one; "" for a run."""
+        """Return the help or the version if *values* ask for one; "" for a run.
+
+        The key "usage" asks for the short help, "help" for all of it, "version" for a line such as "tartools 1.2.3".
+        """
         if values.keys() & {"usage", "help"}:
             from tartools.cli import typer_app
 

@@ -132,7 +132,8 @@ class Declared:
     def value(self, text: str) -> Any:
         """Convert *text* from the command line to the value of the option, or to one of them if it repeats.
 
-        Raises: ValueError with the reason.
+        Not for a flag. Raises: ValueError with the reason: the parser refuses it, it is no number, below the minimum,
+        or none of the choices.
         """
         option, kind = self.option, self.kind
         if option.parser:
@@ -162,7 +163,8 @@ class Declared:
     def _remarks(self) -> Iterator[str]:
         """Yield the sentences that follow the help: about the minimum, unless 0, the default, the environment variable.
 
-        Yields nothing about those that the option does not have.
+        Such as "At least 1.", "Default: 256M.", "Environment: TARTOOLS_FORCE."; nothing about one that the option does
+        not have, nor about the default of a flag, None and "".
         """
         if self.option.minimum:
             yield f"At least {self.option.minimum:g}."
@@ -214,6 +216,8 @@ def declarations_of(hint: Any, name: str, default: Any) -> Iterator[Declared]:
 
 def whole_number(text: str) -> int:
     """Convert *text* to an int, as `int` does; `1e3` is a whole number too. Raises: ValueError for any other text.
+
+    A number with an exponent or a point has up to 30 digits (MAX_OPTION_DIGITS).
 
     >>> whole_number("12"), whole_number("1e3"), whole_number("2.5e1")
     (12, 1000, 25)

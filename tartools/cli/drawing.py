@@ -156,7 +156,10 @@ class Bar:
 
 
 def _is_in_background() -> bool:
-    """True if another process group has the terminal: the user is doing something else there."""
+    """True if another process group has the terminal on stderr: the user is doing something else there.
+
+    False if stderr is no terminal of the session of this process.
+    """
     try:
         return os.tcgetpgrp(2) != os.getpgrp()
     except OSError:  # it is not the terminal of our session
@@ -180,7 +183,7 @@ def progress_of(account: Account) -> tuple[int, int | None]:
 
 
 def _is_all_read(account: Account) -> bool:
-    """True if all bytes that were expected are read, but not all samples are processed."""
+    """True if all bytes that were expected, one or more, are read, but not all samples read are processed."""
     return 0 < (account.progress.expected or 0) <= account.bytes_in and account.samples_done < account.samples_in
 
 
@@ -237,7 +240,7 @@ def _done_text(jobs: Jobs) -> str:
 
 
 def _rate_text(jobs: Jobs, seconds: float) -> str:
-    """Return ", N/s", the jobs that ended per second; "" if none has ended."""
+    """Return ", N/s", the jobs that ended per second, done or failed, in three digits; "" if none has ended."""
     ended = jobs.done + jobs.failed
     return f", {ended / seconds:.3g}/s" if ended and seconds else ""
 
@@ -261,7 +264,7 @@ def clock_time(seconds: float | None) -> str:
 
 
 def _time_left_text(jobs: Jobs, seconds: float) -> str:
-    """Return ", N s to go"; "" if that is unknown."""
+    """Return ", N s to go", from `seconds_left`, in whole seconds; "" if that is None."""
     left = seconds_left(jobs, seconds)
     return "" if left is None else f", {left:.0f} s to go"
 

@@ -86,7 +86,8 @@ def options_of(command: Command) -> tuple[list[Declared], list[Declared]]:
 def completion_kind(option: Declared) -> str:
     """Return the kind of completion for the value of *option*, by its placeholder: one of the constants COMPLETES_*.
 
-    It holds for options without choices; choices complete to their words.
+    Brackets, dots and all from a colon on are ignored: `[SHARD]...` is COMPLETES_FILES, N COMPLETES_NOTHING. It holds
+    for options without choices; choices complete to their words.
     """
     return COMPLETIONS_BY_METAVAR.get(option.metavar.strip("[].").split(":")[0], COMPLETES_NOTHING)
 
@@ -126,13 +127,19 @@ def man_page(command: Command, names: Iterable[str]) -> str:
 
 
 def _heading(option: Declared) -> str:
-    """Return the names, with commas, and the placeholder of *option* in roff: names bold, the placeholder italic."""
+    r"""Return the names, with commas, and the placeholder of *option* in roff: names bold, the placeholder italic.
+
+    For -c --count N: `\fB\-c\fR, \fB\-\-count\fR \fIN\fR`.
+    """
     spelled = ", ".join(rf"\fB{name.replace('-', chr(92) + '-')}\fR" for name in option.names)
     return " ".join(filter(None, [spelled, rf"\fI{_roff(option.metavar)}\fR" if option.metavar else ""]))
 
 
 def _environment(options_of_command: Sequence[Declared]) -> Iterator[tuple[str, str]]:
-    """Yield (variable, explanation) for each environment variable that a man page of these options lists."""
+    """Yield (variable, explanation) for each environment variable that a man page of these options lists.
+
+    First the `envvar` of the options that have one, then TARTOOLS_DEBUG, which all commands have.
+    """
     yield from (
         (option.option.envvar, f"1 has the effect of {option.names[-1]}.")
         for option in options_of_command

@@ -79,7 +79,8 @@ def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, intersp
     an option or argument that repeats has a list of them. A flag is True, also if its environment variable sets it.
     Options that are not given are left out. An argument spelled `[-- WORD...]` has the list of the words after the
     first `--`. Unless *interspersed*, all words after the first argument are arguments too. Raises: ValueError with the
-    message for the user.
+    message for the user: an unknown option, a wrong value or none, an option given twice that does not repeat, a
+    required one that is missing, too many arguments.
     """
     declarations = list(declarations)
     values: dict[str, Any] = {}
@@ -252,7 +253,8 @@ def _is_set(option: Declared) -> bool:
 def similar_names(name: str, options: Iterable[str]) -> list[str]:
     """Return the names in *options* that resemble *name*, sorted: a letter or the end is missing or wrong.
 
-    Names with their hyphens, as "--count". Names of one letter are never similar: too many of them would be.
+    That is, they begin with *name*, or `difflib` gives a ratio of 0.7 or more (MIN_SIMILARITY). Names with their
+    hyphens, as "--count". Names of one letter are never similar: too many of them would be.
 
     >>> similar_names("--ratio", ["--version", "--verbatim"]), similar_names("--coun", ["--count"])
     ([], ['--count'])

@@ -33,7 +33,10 @@ def find_page(name: str) -> Path | None:
 
 
 def _installed_files(page: str) -> Iterator[Path]:
-    """Yield the path that the record of the installation has for *page*: --user and --prefix put it elsewhere."""
+    """Yield the path that the record of the installation has for *page*: --user and --prefix put it elsewhere.
+
+    *page*: its path below share/, such as man/man1/tarcat.1. Yields nothing if there is no such record.
+    """
     from importlib import metadata
 
     try:
@@ -72,7 +75,7 @@ class PlainText:
         self._rows: list[list[str]] | None = None  # of the table that is being read
 
     def add(self, line: str) -> None:
-        """Add a line of roff: a macro or text; comments are dropped."""
+        """Add a line of roff: a macro or text; comments, and lines of a table without a tab, are dropped."""
         if line.startswith(('.\\"', "'\\\"")):
             return
         macro, _, words = line.partition(" ")
@@ -84,7 +87,7 @@ class PlainText:
             self._add_text(unescape_roff(line))
 
     def end_paragraph(self) -> None:
-        """Fill the words of the paragraph into lines."""
+        """Add the words since the last paragraph to `lines`, filled to the width; nothing if there are none."""
         if self._words:
             self._add_filled(" ".join(self._words), self._indent)
             self._words = []
@@ -160,7 +163,9 @@ def arguments_of(words: str) -> list[str]:
 
 
 def unescape_roff(text: str) -> str:
-    r"""Return *text* without the escapes of roff, fonts included. Raises: KeyError for one not in SPECIAL_CHARACTERS.
+    r"""Return *text* without the escapes of roff, fonts included; special characters such as \(aq are replaced.
+
+    Raises: KeyError for a special character not in SPECIAL_CHARACTERS.
 
     >>> print(unescape_roff(r"\fB\-\-lax\fR \(aqa\e\(aq \&.5"))
     --lax 'a\' .5

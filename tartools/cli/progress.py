@@ -56,7 +56,7 @@ def is_shown_by_default(output: str) -> bool:
 
 
 def _is_read_at_once(file_status: os.stat_result) -> bool:
-    """True if output may be read while it is written: it is a pipe, a socket, or a device other than /dev/null."""
+    """True if output may be read while it is written: a pipe, a socket, or a character device but /dev/null."""
     mode = file_status.st_mode
     if stat.S_ISCHR(mode):
         return file_status.st_rdev != os.stat(os.devnull).st_rdev
@@ -115,8 +115,9 @@ def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
 def print_totals(name: str, account: Account, seconds: float) -> None:
     """Print the totals of a run that took *seconds*: samples in and out, bytes, rate, or listed shards, or jobs.
 
-    Except for listings and jobs, more lines may come before: the `totals` of the progress, skipped directories, the
-    cache. Bytes are of the output, or of the input if nothing was written.
+    One line of `print_message`, with the samples left out, joined and dropped, if there are any; of a listing it is
+    `listing_summary`, of jobs `jobs_summary`. Except for these two, more lines may come before: the `totals` of the
+    progress, skipped directories, the cache. Bytes are of the output, or of the input if nothing was written.
     """
     watched = account.progress
     if watched.objects is not None or watched.jobs.total:

@@ -52,7 +52,10 @@ def load(name: str) -> Command:
 
 
 def _is_started_as_a_command() -> bool:
-    """True if this process was started as one of the commands, by `sys.argv[0]`; False in another program."""
+    """True if this process was started as one of the commands, by `sys.argv[0]`; False in another program.
+
+    True for a file called tartools or as a command is (tarcat), and for `python -m tartools`.
+    """
     import os
 
     folder, name = os.path.split(sys.argv[0] if sys.argv else "")

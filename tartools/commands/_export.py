@@ -26,7 +26,7 @@ class ExportOutput(cli.Group, shared=True):
 
     @property
     def is_terminal(self) -> bool:
-        """True if the output is a terminal."""
+        """True if the output is a terminal: `url` is "-", and stdout is one."""
         return self.url == "-" and os.isatty(1)
 
 
@@ -46,7 +46,7 @@ def export(
     specs: Sequence[str] | None = None,
     check: Callable[[], object] = lambda: None,
 ) -> None:
-    """Write the samples of the inputs *source* to a file in the format *form*.
+    """Write the samples of the inputs *source* to the file *output* in the format *form*.
 
     All tar2... commands but tar2tsv and tar2folder call it. `write(samples, file)`: writes the samples, and counts them
     in *account*. *specs*: the fields to keep, as -f gives them; None if *write* selects them. *selection*: has the

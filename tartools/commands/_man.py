@@ -33,8 +33,8 @@ def man(
 ) -> int:
     """Show the man page *name*; return 0.
 
-    On a terminal this process becomes man(1), if that is installed. Raises: UsageError if no command has the name,
-    TarToolsError if the page was not installed.
+    On a terminal this process becomes man(1), if that is installed. Raises: UsageError if *name* is neither "tartools"
+    nor a command with a script of its own, TarToolsError if the page was not installed.
     """
     if name not in (OVERVIEW_NAME, *names()):
         raise UsageError(missing_page_message(name))

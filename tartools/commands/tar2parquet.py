@@ -55,7 +55,8 @@ def tar2parquet(
     """Write the samples of *source* to a Parquet file, a row for each, payloads included; the exit status is 0.
 
     *selection*: the fields to write, and how many samples. *binary*: names of columns, separated by blanks, to store as
-    plain bytes. Raises: UsageError, StorageError; SampleError for a field that appears after the first row group.
+    plain bytes. Raises: UsageError, StorageError; SampleError for a sample that does not fit the columns (a field that
+    appears after the first row group), and for a word of -f that no sample has a field for.
     """
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema

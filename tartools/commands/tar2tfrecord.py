@@ -38,7 +38,7 @@ def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelectio
     """Write the samples of *source* to a TFRecord file, a record for each; the exit status is 0.
 
     *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a
-    duplicate name.
+    duplicate or impossible name, a sample above 2 GiB, and a word of -f that no sample has a field for.
     """
     from tartools.formats import tfrecord
     from tartools.samples.columnfields import ChosenColumns

@@ -110,7 +110,7 @@ def tar2tsv(
     max_workers = 1 if one_by_one else cli.implicit_workers()
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
-        """Yield the rows of the batches of *task*, encoded; its result: which columns were empty."""
+        """Yield the rows of the batches of *task*, encoded; at the end set its result: which columns were empty."""
         with close_at_end(task.batches):
             task.result = yield from textwrite.make_lines(task.batches, shape, account, first)
 

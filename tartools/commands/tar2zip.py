@@ -43,7 +43,7 @@ def tar2zip(
     """Write the members of all samples of *source* to one zip file, in order; the exit status is 0.
 
     *selection*: the fields to write, and how many samples. *deflate*: compress each member. Raises: UsageError,
-    StorageError; SampleError for a duplicate name.
+    StorageError; SampleError for a duplicate name, or one that a zip file can't hold.
     """
     from tartools.formats.zipfiles import write_zip
 

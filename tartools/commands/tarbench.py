@@ -196,8 +196,10 @@ def bench_facts(
 ) -> dict[str, Any]:
     """Measure the samples of *urls* in each form and order with each number of workers; return the facts of --json.
 
-    *data*, *timing*: how many samples, and how they are measured. *folder*: temporary folder for copies. For a dry run
-    the rows have no measurements. Raises: TarToolsError, with key and shard of the sample in the source.
+    *data*, *timing*: how many samples, and how they are measured. *folder*: temporary folder for copies. Facts:
+    "source" (URLs), "samples", "bytes", "fields", "batch", "seconds", "passes", "cores"; "others", the share of the
+    cores that other programs used, or None; "rows": dicts of name, form, order, workers and, unless it is a dry run,
+    the results of `measure_row`; "advice". Raises: TarToolsError, with key and shard of the sample in the source.
     """
     kind, origins = form_of_all(urls), Origins()
     if is_on_server(urls[0], kind):

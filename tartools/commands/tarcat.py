@@ -64,7 +64,7 @@ def tarcat(
     workers: _cat.Workers = None,
     ahead: _cat.ReadAheadOptions,
 ) -> None:
-    """Write the selected samples of *source* to *output*, one shard after the other.
+    """Write the selected samples of *source* to *output*, in input order unless *choice* or *ahead* asks for another.
 
     *field_choice*, *choice*: which fields and samples, and whether they are shuffled or get new keys. *workers*: number
     of shards to read at once, 0 for one per core; None: one after the other. *ahead*: memory for that. Raises:

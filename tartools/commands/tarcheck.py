@@ -124,7 +124,8 @@ FIX_KEEPS_HINT = " (--fix keeps it)"
 def list_codes(manual: str) -> str:
     """Return *manual* with the codes of findings and their meanings in place of {error}, {warning} and {note}.
 
-    Each code begins a line, with its meaning beside it, wrapped to 78 columns.
+    Each code begins a line, after two blanks, with its meaning beside it, wrapped to 78 columns; " (--fix keeps it)"
+    ends the meaning of an error or warning with which --fix writes samples (`is_saved`).
     """
     import textwrap  # a run does not show them
 
@@ -204,7 +205,7 @@ def tarcheck(
 
     *options*: the checks and their report. *repair*: the output of --fix. *resources*: workers, memory, tmpdir.
     The status is 1 if there are errors or warnings; with --fix it is 0, and omissions, which the account counts, make
-    it 1. Raises: UsageError.
+    it 1. Raises: UsageError; StorageError.
     """
     expect = select.parse_choices(options.expect, "--expect")
     ignored = ignored_codes(options)
@@ -262,7 +263,7 @@ def tarcheck(
 def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destination] | None":
     """Return the sinks of the samples of *shards* that --fix writes, one for all or one for each; None without --fix.
 
-    Raises: UsageError for stdout or a table; StorageError if an output exists, or is an input.
+    Raises: UsageError for stdout or a table; StorageError if an output exists (without --force), or is an input.
     """
     if not repair.output:
         return None
@@ -324,7 +325,10 @@ def check_fix_options(repair: FixOptions) -> None:
 
 
 def warn_of_unread(sums: "ListedSums | None", urls: Sequence[str], account: Account) -> None:
-    """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*."""
+    """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*: how many, and ten names.
+
+    Without *sums*, or such shards, nothing is reported.
+    """
     if sums is not None and (absent := sums.unmatched_names(urls)):
         names = ", ".join(map(shown, absent[:MAX_NAMES_WARNED]))
         account.warn(f"{shown(sums.url)} lists {several(len(absent), 'shard')} more than were read: {names}")

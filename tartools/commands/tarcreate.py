@@ -292,9 +292,10 @@ def check_plan(head: bytes, name: str) -> None:
 
 
 def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples made of the files below the folder that *options* name.
+    """Write the samples made of the files below the folder that *options* name to *output*.
 
-    Raises: SampleError for files that make no sample; StorageError if a file can't be read or written.
+    Raises: SampleError if a sample gets one field twice, or two files one key; StorageError if a file can't be read or
+    written.
     """
     from tartools.formats.folder import Folder, plan_folder
 
@@ -355,7 +356,7 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
 
 
 class PlanSource(NamedTuple):
-    """A kind of source: its argument or option *name*, the options that it *takes*, and the function *write* for it.
+    """A kind of source: its argument or option *name*, the options that it *takes* ("-C"), and a function *write*.
 
     `write(options, account, output)` writes the samples.
     """
@@ -482,9 +483,10 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
 
 
 def directory_advice(url: str, origin: PlanOrigin) -> str:
-    """Return advice about -C, to end a message, if the file *url*, a relative path in *origin*, does not exist.
+    """Return advice about -C, to end a message that the file *url*, a relative path in *origin*, does not exist.
 
-    Otherwise, or if there is no advice, return "".
+    "; it exists in the folder of the plan: add -C FOLDER" if it does; else, without a -C, what paths are relative to.
+    "" if *url* exists or is no local file, and if there is no advice.
     """
     if not Url(url).is_local or storage.exists(url):
         return ""

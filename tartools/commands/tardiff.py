@@ -175,7 +175,8 @@ def print_differences(
 ) -> bool:
     """Print the differences of *a* and *b*; return True if there are any.
 
-    With --list-keys these are a line for each sample that differs, otherwise the counts, unless -o is stdout.
+    With --list-keys these are a line for each sample that differs, "+ KEY", "- KEY", "> KEY" (reordered) or "~ KEY" and
+    after a tab the fields that changed; otherwise the counts, unless -o is stdout.
     *new*: gets the position and key of each new or changed sample of *b*, if there is an output. *options*: what is
     printed, and whether order counts. *resources*: memory and temporary files of the sort.
     """
@@ -211,8 +212,9 @@ def print_differences(
 def print_summary(sink: Sink, facts: dict[str, Any], as_json: bool) -> None:
     """Write the counts *facts* to *sink*: as JSON if *as_json*, aligned on a terminal, otherwise one per line.
 
-    *facts*: name -> count, a dict of counts by field, or None. Only JSON shows None, and a 0 for a name that begins
-    with "repeated".
+    *facts*: name -> count, a dict of counts by field, or None. Lines are "added: 5", with a blank for each _ of a name,
+    and "changed FIELD: 2" for each field of the dict. Only JSON shows None, and a 0 for a name that begins with
+    "repeated".
     """
     if as_json:
         import json

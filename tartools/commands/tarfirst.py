@@ -57,7 +57,7 @@ class FirstConditions(cli.Group):
     """Options that say which sample is written, and which of its fields.
 
     Attributes:
-      fields: alternative names of the field; None: the first member.
+      fields: one word, such as "jpg;png", alternative names of the field; None: the first member.
       expression: must be true for the sample (-S).
       key: its key.
       place: its number, from 0 (--index).
@@ -111,8 +111,8 @@ def numbered_samples(
 ) -> Iterator[tuple[int, Sample]]:
     """Yield (number, sample) for the samples of *urls* that may meet the *conditions*, in order.
 
-    By key or number, if all of *urls* are tables, these are searched by their columns, and yield the samples that
-    match; otherwise all samples are read.
+    If *conditions* have a key or number, and all of *urls* are tables, their columns are searched, and only samples
+    that match them, or whose row has no key, are read; otherwise all samples are read. Numbers are from 0 on.
     """
     if conditions.key is not None or conditions.place is not None:
         from tartools.tables import tablesamples

@@ -172,7 +172,8 @@ class ColumnOptions(cli.Group):
     def table_facts(self) -> facts.TableFacts:
         """Return the facts about samples that these options store in columns.
 
-        Raises: UsageError for a word that is no column, two columns with one name, or --facts with --pictures.
+        Raises: UsageError for a word that is no column, two columns with one name or one with the name of a column of
+        every table, or --facts with --pictures.
         """
         table_facts = facts.parse_facts(self.fields or (), self.hashed or (), self.likened or ())
         if self.measured and self.pictures:

@@ -295,8 +295,8 @@ def run_todo(
 def concurrent_items(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
     """Return how many of *count* items run at a time.
 
-    *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow, up to the default of -p. *cores*: cores
-    that each item uses; 0: all; None: one. The limit of open files may reduce the number, with a warning.
+    *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow, at least 1, up to 8. *cores*: cores that
+    each item uses; 0: all; None: one. The limit of open files may reduce the number; *account* gets a warning then.
     """
     item_limit = min(cli.count_workers(jobs), count)
     if jobs is None:

@@ -113,7 +113,8 @@ def tarls(account: Account, prefixes: Prefixes, form: ListingOptions) -> None:
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
     """Yield the shards at *url*, or with *every* all objects there; count them in *account*.
 
-    Raises: StorageError if there is none.
+    It counts objects yielded (`progress.objects`), shards (`shards_done`) and bytes (`bytes_in`). Raises: StorageError,
+    at the end, if there is none.
     """
     progress = account.progress
     before = progress.objects = progress.objects or 0
@@ -134,7 +135,10 @@ def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]
 def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: str, account: Account) -> Iterator[str]:
     """Yield the lines of the listing of *entries* in the format *form*, each with *end* after it.
 
-    With --brace a line may stand for several entries. A name that contains *end* is omitted, except with --json.
+    A line is the URL; with -l size, time and URL ("-" if unknown); with --json url, size and modified (null if
+    unknown); with --sums as in a list of checksums.
+    With --brace a line may stand for several entries. A name that contains *end* is omitted, except with --json and
+    --sums, which escape it. Without a format and with --brace, a URL that `expand` would take for a pattern is escaped.
     """
     if form.sums:
         yield from (line + end for line in checksum_lines(entries, account))

@@ -134,7 +134,8 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, mi
 def parse_share(word: str) -> int | None:
     """Return the share that *word* is, times 10**18, so that it is a whole number; None if *word* is not a number.
 
-    Raises: UsageError for a number that can't be a share: 0, negative, infinite, or of more than 18 digits.
+    Raises: UsageError for a number that can't be a share: 0, negative, infinite, nan, of more than 18 digits, or with
+    an exponent out of range, such as 1e19 and 1e-19.
 
     >>> parse_share("0.7") == 7 * parse_share("1e-1"), parse_share("a.tar")
     (True, None)
@@ -182,8 +183,8 @@ def parse_sources(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 def replace_keys(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
     """Yield the items of *mixing*, (item, number of its source, round) triples.
 
-    `round`: how many times the source was read before. With a *template* the items are samples, and get keys made from
-    it.
+    Numbers are from 0 on; `round`: how many times the source was read before. With a *template* the items are samples,
+    and get keys made from it.
     """
     if template is None:
         yield from (item for item, _, _ in mixing)

@@ -151,7 +151,8 @@ def tarproc(
 def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
     """Yield a function that adds a failed sample to the table *url*, which appears when the block ends normally.
 
-    It takes the task and the reason. *url*: None: it does nothing. *force*: replace an existing table.
+    It takes the task and the reason. The table is TSV: __key__, __shard__, failure (the reason), last_line (printed by
+    the command). *url*: None: the function does nothing. *force*: replace an existing table.
     """
     if url is None:
         yield lambda task, why: None
@@ -223,7 +224,8 @@ def command_line(work: CommandOptions) -> str | None:
 def relative_path_advice(work: CommandOptions, base: bytes) -> str:
     """Return advice, to end a message, if the command names a local file by a relative path; "" if not.
 
-    The command does not find it there: it runs in the directory of a sample, whose files are named *base*.
+    "; each sample has a directory of its own: write /home/me/fix.py for fix.py". The command runs in the directory of a
+    sample, whose files are named *base*, a dot and the field: words that begin so are no such paths.
     """
     import shlex
 

@@ -133,7 +133,7 @@ def tarshow(
     ] = False,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Display *first* samples (None: all) of *source* as text and pictures, or in a pager (*interactive*) or page."""
+    """Show *first* samples of *source* (None: all; on a terminal two screens) as text, in a pager, or on a page."""
     check_usage(page_options, pictures, interactive)
     check_service(service, page_options, field_choice, first, interactive or pictures != "auto")
     urls = source.urls()
@@ -250,8 +250,8 @@ def page_of_samples(
 ) -> None:
     """Write an HTML page of *samples* to *url*, with the *title*; warn if it does not show all, or some are broken.
 
-    *page_options*, *first*: how many samples are read, and drawn of these; without -c and --random, a default number is
-    drawn of all.
+    *page_options*, *first*: how many samples are read, and drawn of these; without -c and --random, 200 are drawn of
+    all.
     """
     from tartools.show.html import page
 

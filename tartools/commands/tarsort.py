@@ -132,6 +132,9 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
 class CommandSorter(NamedTuple):
     """Sorts samples for `Pass.sort`: by rows of a table, or by reading the shards.
 
+    If rows are written or read it calls `positions`, which gives row numbers; if that returns None,
+    `positions_by_samples` for a table as output, and otherwise `batches`, which reads the samples.
+
     Attributes:
       order: the order.
       urls, reading: the inputs, and how they are read.
@@ -153,14 +156,17 @@ class CommandSorter(NamedTuple):
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
         """Return the row numbers of *inputs* in order, by values in columns; None if columns lack the values.
 
-        Counts the samples in *account*. Raises: UnsortableRowsError if several rows have one key but different fields.
+        Counts the samples in *account* as read, unless it returns None. The iterator raises UnsortableRowsError if,
+        sorted by key, a row has no key, or several rows have one key, unless `order.unique` is set and their fields are
+        listed and equal; SampleError if a value is missing or not of its kind.
         """
         return sortrows.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
 
     def positions_by_samples(self, run: Pass[int], inputs: "RowInputs") -> Iterator[int]:
         """Return the row numbers of *inputs* in order, by values that are read from the samples of *run*.
 
-        Raises: UnsortableRowsError if several rows have one key but different fields.
+        Counts the samples in the account of *run* as read. The iterator raises UnsortableRowsError if, sorted by key,
+        several rows have one key; SampleError if a value is missing or not of its kind.
         """
         return sortrows.positions_by_samples(run, inputs, self.order, self.memory)
 

@@ -185,8 +185,8 @@ def tarsplit(
 ) -> None:
     """Split the samples of *source* into shards named by *output*, and print their names. Raises: TarToolsError.
 
-    *output*: a name with a number or a part in it. *partition*: several sets of shards. *shard_options*: the size of
-    shards, and a command for each.
+    *output*: a prefix of their names, or a pattern with a number ({shard:06d}) or a part ({part}) in it. *partition*:
+    several sets of shards. *shard_options*: the size of shards, and a command for each.
     """
     from tartools.stages.parting import MAX_PART_VALUES, label_samples
 
@@ -262,10 +262,10 @@ def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | 
 
 
 def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: Column, account: Account) -> None:
-    """Add lines to the report of *account*: the share of each of *parts*, if they are few; warn of parts far from it.
+    """Add lines to the report of *account*, the share of each of up to 20 *parts*; warn of parts far from their share.
 
-    *counts*: number of samples by part. *group*: the column of --group, whose values keep samples together; the warning
-    names it as the reason.
+    For more than 20 parts no lines are added. Far is over a fifth more or fewer samples. *counts*: number of samples by
+    part. *group*: the column of --group, whose values keep samples together; the warning names it as the reason.
     """
     messages, uneven = shares.compare_shares(parts, counts)
     account.progress.totals = [*(messages if len(messages) <= MAX_PARTS_REPORTED else ()), *account.progress.totals]
@@ -274,7 +274,10 @@ def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: C
 
 
 def warn_of_small_classes(partition: Partition, counts: dict[str, int], account: Account) -> None:
-    """Warn if a part of *partition* has no samples by *counts*, since each value of --stratify has too few for all."""
+    """Warn if a part of *partition* has no samples by *counts*, since each value of --stratify has too few for all.
+
+    *counts*: number of samples by part. A part whose share is 0 does not count.
+    """
     if any(part.weight and not counts.get(part.name) for part in partition.parts or ()):
         name = partition.stratify
         account.warn(
@@ -286,8 +289,8 @@ def warn_of_small_classes(partition: Partition, counts: dict[str, int], account:
 def finish_shards(shards: Iterator[str], shard_options: ShardOptions) -> None:
     """For each complete shard: run the command of --post, remove it with --remove, print its name.
 
-    *shards*: yields the URL of each when it is complete. Raises: StorageError if a command or a removal fails; the
-    errors of *shards*.
+    *shards*: yields the URL of each when it is complete. Raises: StorageError if a command or a removal fails;
+    UsageError if a shell might not read the name as one word in the command; the errors of *shards*.
     """
     with storage.open_sink("-") as printed:
         for url in shards:

@@ -114,8 +114,8 @@ class CountOptions(cli.Group):
 def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, parallel: cli.Workers = None) -> None:
     """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
 
-    *count_options*: which fields have classes, whether pictures are decoded, JSON. *parallel*: workers. Raises:
-    TarToolsError.
+    *count_options*: which fields have classes, whether pictures are decoded, JSON. *parallel*: number of workers, 0 for
+    one per core; None: one per core, up to 8. Raises: TarToolsError, also if no sample has a field of --classes.
     """
     urls = source.urls()
     words = {word: parse_column(word) for word in (count_options.classes or "").split()}

@@ -36,8 +36,8 @@ class Folder(NamedTuple):
 
     `class_field`: field for the class of a sample, the name of its directory; a field of numbers, such as cls, gets the
         number of the class, and cls.txt the name; any other field gets the name. None: no class.
-    `exclude`: globs of files and folders that are left out. A glob with a slash matches a path relative to the folder,
-        any other the last part of a path.
+    `exclude`: globs of fnmatch, of files and folders that are left out. A glob with a slash matches a path relative to
+        the folder, in which * matches slashes, too; any other the last part of a path.
     `tables`: paths of files, relative to the folder, that are no part of samples, since they are read otherwise.
     `dots`: "first" or "last": the dot of a file name at which a key ends; None: the first, with a warning where that
         looks wrong.
@@ -145,7 +145,7 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
     """Return (path, payload) of the members that say the class *label* of the sample *key*.
 
     With *numbers* of classes, *field* has its number, and a field with .txt behind (cls.txt) its name; with {}, *field*
-    has its name.
+    has its name. Payloads are compressed if *field* ends in the suffix of a codec: cls.gz.
     """
     texts = {field: label}
     if numbers:
@@ -301,8 +301,9 @@ def check_distinct_keys(names: dict[bytes, bytes], folder: str) -> None:
 def warn_of_twins(samples: Iterable[Sequence[bytes]], account: Account) -> None:
     """Warn if a sample has two members whose fields are equal but for case or the spelling of a type: a.JPG and a.jpeg.
 
-    Spellings are compared only in fields without a dot: a.left.jpg and a.left.jpeg are no twins. There is one warning
-    by *account* for all *samples*, each given as the paths of its members.
+    The last suffix of a field is compared by type: a.left.jpg and a.left.jpeg are twins, too; a.left.jpg and
+    a.right.jpg are none. Spellings: `SUFFIX_SPELLINGS`. There is one warning by *account* for all *samples*, each given
+    as the paths of its members; it names the first twins and counts the samples.
     """
     twins: list[str] = []
     for paths in samples:

@@ -165,7 +165,11 @@ class _Matcher:
         return name, parts
 
     def _candidates(self, name: str) -> list[str]:
-        """Return the paths that *name* may mean, relative to the folder, in order, without `.` and `..`."""
+        """Return the paths that *name* may mean, relative to the folder, in the order in which they are tried.
+
+        They are normalised: a/./b/../c.jpg is a/c.jpg; `..` stays at the begin alone. An absolute *name* stays
+        absolute.
+        """
         return [os.path.normpath(os.path.join(base, name)) for base in self._bases]
 
     def _find_sample(self, name: str) -> int | None:
@@ -273,7 +277,7 @@ def _add_fields(
     """Return the sample of the files *parts* with the fields of *row*, number *index* (from 0) of *table*.
 
     Its members are sorted by field. Its key is the row's value in `key_column`, else what `keys` makes, else its
-    `__key__`, else the key of the files. Raises: SampleError for a bad key or field, or a field twice.
+    `__key__`, else the key of the files. Raises: SampleError for a missing or bad key, a bad field, or a field twice.
     """
     key = split_path(parts[0].path)[0]
     if table.key_column is not None or (table.keys is None and "__key__" in row.values):
@@ -308,10 +312,10 @@ def _key_text(row: Row, name: str) -> str:
 def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
     """Return the members of the sample *key* for *value*, from a row, in the field *field*.
 
-    Text is UTF-8, bytes are themselves, numbers are their digits; lists and objects are JSON in a field with the suffix
-    json (added unless it is there), and a `JsonText` is written as it is. All but bytes are compressed if *field* ends
-    in the suffix of a codec. A list of `FileInList` has a member for each, in the field `FileInList.field`. Raises:
-    SampleError for a field or a value that can't be stored.
+    Text is UTF-8, bytes are themselves, numbers are their digits, a bool is true or false; lists and objects are JSON
+    in a field with the suffix json (added unless it is there), and a `JsonText` is written as it is. All but bytes are
+    compressed if *field* ends in the suffix of a codec. A list of `FileInList` has a member for each, in the field
+    `FileInList.field`. Raises: SampleError for a field or a value that can't be stored.
     """
     check_nameable(field)
     if isinstance(value, list) and value and isinstance(value[0], FileInList):

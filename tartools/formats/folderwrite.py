@@ -220,7 +220,8 @@ class _FolderWriter:
     def _members_to_write(self, sample: Sample) -> Sequence[Member]:
         """Return the members of *sample*, without the field that is its class, because its folder has that name.
 
-        All members if there is a table, there are no classes, or the class is a value inside of a JSON field.
+        All members if there is a table, there are no classes, or the class is no field, but a value inside of a JSON
+        field, or the key, shard, index or size of the sample.
         """
         column = self._layout.class_column
         if column is None or column.path or self._layout.table is not None:
@@ -236,7 +237,8 @@ class _FolderWriter:
     def _add_names(self, sample: Sample, paths: Sequence[bytes]) -> None:
         """Add the files *paths*, all of *sample*, to the names; count the files that `tarcreate --folder` leaves out.
 
-        Raises: SampleError if a name is empty or taken, or if an earlier sample has the same key.
+        Raises: SampleError if a name is empty or taken, or if an earlier sample has the same key (checked unless the
+        sample is one member without a field). The key is that of the written path, with the class's folder.
         """
         for path in paths:
             *folders, base = path.split(b"/")
@@ -320,8 +322,8 @@ def file_columns(fields: Sequence[str]) -> dict[str, int]:
 def json_value(sample: Sample, field: str, text: str) -> str:
     """Return *text*, of *field* of *sample*, as a JSON value on one line.
 
-    With the suffix json, it is the value itself, its line breaks as blanks; with that of a class (cls) and a whole
-    number of up to 18 digits, a number; any other text is a string.
+    With the suffix json, it is the value itself, without a byte order mark, its line breaks as blanks; with that of a
+    class (cls) and a whole number of up to 18 digits, a number; any other text is a string.
     Raises: SampleError for a field with the suffix json that is not JSON.
     """
     suffix = suffix_of(field)

@@ -101,8 +101,9 @@ class _ChosenNames:
     def choose(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the object *values* that become fields, by new name, with @ if it is a file to read.
 
-        If the choice has neither words nor a key, *values* itself is returned. Raises: SampleError if two would be one
-        field.
+        The key, unless it names a file to read, and pseudo-fields (`__key__`) are left out; a word whose name the
+        object lacks is skipped. If the choice has neither words nor a key, *values* itself is returned. Raises:
+        SampleError if two words give one field; of jpg and @jpg in one object, the later one is taken.
         """
         if self._choice.words is None and self._choice.key is None:
             return values
@@ -122,7 +123,7 @@ class _ChosenNames:
         return (name != self._choice.key or parse_title(name, "jsonl")[1]) and name not in PSEUDO_FIELDS
 
     def check_words(self, url: str) -> None:
-        """Raise SampleError, with *url*, if no object had a field for a word of the choice."""
+        """Raise SampleError, with *url*, if no object had a field for a word of the choice; nothing without fields."""
         if self._seen and (lost := " ".join(self._columns.missing_words(self._seen))):
             raise SampleError(
                 f"no object has {lost}{comma_advice(lost)}; the names are: {field_list(self._seen)}", url=url
@@ -134,7 +135,8 @@ def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots)
 
     It is one of the values, or made by `choice.keys` of several or of the number. *dots*: the dot that ends a key that
     is a file name, "first" or "last"; None: the only one, before a known suffix.
-    Raises: SampleError if a value that it is made of is missing, or is neither text nor a number.
+    Raises: SampleError if a value that it is made of is missing or null, a list or an object; for a single value also
+    if it is true or false, or has a lone surrogate.
     """
     name = choice.key_in(values)
     if name is None:
@@ -176,7 +178,8 @@ def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int)
 def _plan_member(path: bytes, name: str, value: Any, reads: bool, plan: PlanOrigin, line: int) -> PlannedMember:
     """Return the member *path*, with the payload that *value* is.
 
-    If *reads*, *value* is the path or URL to read it from. *name*: of the value in its object; *line*: of the plan.
+    Text, numbers and JSON are compressed if *path* ends in the suffix of a codec: txt.gz; base64 is not. If *reads*,
+    *value* is the path or URL to read it from. *name*: of the value in its object; *line*: of the plan.
     Raises: SampleError for a value that can't be a payload, or an input that *plan* may not name; UsageError for a bad
     URL.
     """

@@ -99,8 +99,8 @@ class PayloadRows:
 
     `samples` yields them. *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot
     that ends a key, "first" or "last", if keys are names of files; None: the only one, before a known suffix.
-    Raises: SampleError if its columns can't be fields, one is there twice or is missing, or it is a table of samples in
-    shards.
+    Raises: SampleError if its columns can't be fields, one is there twice or is missing, there is none for a field, or
+    it is a table of samples in shards.
     """
 
     def __init__(self, table: ParquetSource, choice: RowChoice, dots: Dots) -> None:
@@ -239,8 +239,10 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     """Yield (keys, packed fields) of adjacent rows of *table*: for each row its key, and its fields as bytes.
 
     *rows*: which columns are the key and the fields, and where keys end. The bytes are marshalled pairs (field,
-    payload). Null is no field. Bytes are payloads as they are, lists of numbers are .npy files of the column's type,
-    text and numbers are text, other values JSON; each file of a list of pictures or sounds is a field of its own.
+    payload). Null is no field. Bytes are payloads as they are; text, numbers and booleans are text, compressed in
+    fields such as txt.gz; lists of numbers are .npy files of the column's type, other lists and objects JSON: their
+    fields get .npy or .json behind their names, unless they end so. Each file of a list of pictures or sounds is a
+    field of its own.
 
     Holds: a batch of BATCH_BYTES, or a row. Raises: SampleError for a column that is missing or there twice, and,
     naming the row, for a bad key or value; TarFormatError for a damaged file.
@@ -289,7 +291,7 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     """Return the value of each row of *column*, a `pyarrow.Array` called *name*; None for null.
 
     *row*: number of its first row in *url*, for messages. Lists of numbers are NumPy arrays; other values are bytes,
-    text, numbers, lists, objects, or a list of FileInList that is not empty.
+    text, numbers, booleans, lists, objects, or a list of FileInList that is not empty.
     Raises: SampleError for a null in a list of numbers, bytes inside of objects, a picture or sound that is only a
     path, and text that is not UTF-8.
     """
@@ -303,9 +305,10 @@ def _field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
 def plain_field_values(column: Any, name: str, url: str, row: int) -> Sequence[Any]:
     """Return the value of each row of *column*, a `pyarrow.Array` called *name*; None for null.
 
-    *row*: number of its first row in *url*, for messages. Values are bytes, text, numbers, lists and objects. A list of
-    pictures, sounds or bytes is a list of FileInList, or None if that is empty. Raises: SampleError for bytes inside of
-    objects, a picture or sound that is only a path, and text that is not UTF-8.
+    *row*: number of its first row in *url*, for messages. Values are bytes, text (dates and times too), numbers,
+    booleans, lists and objects. A picture or sound is its bytes; a list of pictures, sounds or bytes is a list of
+    FileInList, or None if that is empty. Raises: SampleError for bytes inside of objects, a picture or sound that is
+    only a path, and text that is not UTF-8.
     """
     column = plain_column(column)
     kind = column.type

@@ -77,8 +77,9 @@ def has_bytes(kind: Any) -> bool:
 def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
     """Return the payload of each row of *column*, a `pyarrow.Array` from the column *name* of a Parquet file.
 
-    It is bytes (text as UTF-8, numbers as text, lists and objects as JSON), a list of `FileInList` for one of pictures,
-    sounds or bytes, or None for null. *row*: the number of the first row, for errors.
+    It is bytes (text as UTF-8, numbers and dates as text, true and false, lists and objects as JSON), a list of
+    `FileInList` for a list of pictures, sounds or bytes, or None for null. *row*: the number of the first row, for
+    errors.
 
     Raises: SampleError, with the row as its offset, for a picture or sound that is only a path; SampleError for bytes
     at any other depth, which JSON can't hold.
@@ -126,8 +127,8 @@ def require_bytes(payload: bytes | None, path: bytes | None, name: str, row: int
 def encode_column(column: Any, name: str) -> Sequence[bytes | None]:
     """Return the payload of each row of *column*, a `pyarrow.Array` called *name* without files or lists of files.
 
-    None for null. Bytes are as they are, text is UTF-8, numbers are text, lists and objects are JSON. Raises:
-    SampleError for bytes inside of lists or objects.
+    None for null. Bytes are as they are, text is UTF-8, numbers and dates are text, true and false, lists and objects
+    are JSON. Raises: SampleError for bytes inside of lists or objects.
     """
     column = plain_column(column)
     is_a, kind = schema.import_arrow().types, column.type

@@ -26,8 +26,8 @@ MAX_PAYLOAD_BYTES = (1 << 31) - (64 << 20)
 class ParquetLayout(NamedTuple):
     """The columns of a Parquet file, and their types.
 
-    `words`: (choices, new name or None), as a field specification has them; without a new name each choice is a column
-        of its own. None: all fields.
+    `words`: (choices, new name or None) for each word of a field specification: image=jpg;png is (("jpg", "png"),
+        "image"); without a new name each choice is a column of its own. None: all fields.
     `binary`: columns that are bytes, whatever they are called. `verbatim`: True if names are compared with case.
     """
 
@@ -52,9 +52,10 @@ def column_kind(names: Iterable[str]) -> str:
 def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layout: ParquetLayout) -> None:
     """Write *samples* to *sink* as a Parquet file: a row each, in order, with `__key__` and a column for each field.
 
-    Pictures and sounds are structs of bytes and path. Columns are those of *layout*; if that names no words, those of
-    the samples of the first row group, in the order of their members. Samples without a field for any column are left
-    out. Samples are counted in *account*. Same samples, same bytes.
+    Pictures and sounds are structs of bytes and path, text is a string, other fields are binary (`column_kind`).
+    Columns are those of *layout*; if that names no words, those of the samples of the first row group, in the order of
+    their members. Samples without a field for any column are left out. Samples and bytes are counted in *account*.
+    Same samples, same bytes.
 
     Holds: a row group several times, some 300 MB: it ends with the sample by which it has GROUP_BYTES of payloads, or
     GROUP_ROWS. Raises: SampleError for a sample that does not fit the columns, and for a word that no sample has a
@@ -174,6 +175,7 @@ class PayloadColumns:
     def _pair_all(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return (column, member) for each member of *sample*. A new column follows the previous member's column.
 
+        The new column of a first member becomes the first of all.
         Raises: SampleError if no column can be added, or a name is not UTF-8.
         """
         pairs: list[tuple[PayloadColumn, Member]] = []

@@ -166,8 +166,8 @@ class PlanColumn(NamedTuple):
     """A column of a table that is a plan.
 
     `field`: the field that it fills. `reads`: True if its cells are URLs to read the payloads from.
-    `ignored`: True for a pseudo-field, such as the key. `title`: its name in the header: @jpg if the field jpg is read
-        from URLs.
+    `ignored`: True for one of `PSEUDO_FIELDS`, such as `__key__`. `title`: its name in the header: @jpg if the field
+        jpg is read from URLs.
     """
 
     field: str
@@ -179,7 +179,7 @@ class PlanColumn(NamedTuple):
 def parse_header(cells: Sequence[str], plan: PlanOrigin, line: int) -> list[PlanColumn]:
     """Return a `PlanColumn` for each of *cells*, the header on this *line* of *plan*.
 
-    Raises: SampleError for an invalid field name, two columns for one field, or a header without a field.
+    Raises: SampleError for an invalid field name, two columns for one field or `__key__`, or a header without a field.
     """
     columns = [PlanColumn(*parse_title(cell), cell in PSEUDO_FIELDS, cell) for cell in cells]
     fields = [column.field for column in columns if not column.ignored]
@@ -207,9 +207,9 @@ def choose_plan_columns(
 ) -> tuple[int | None, list[tuple[int, PlanColumn]]]:
     """Return (index of the key column or None, [(index, column)] of the columns that become fields) by *choice*.
 
-    The columns have their new names as `field`, in the order of the words, else of *columns*. The key column is a field
-    only if it names files to read. Raises: SampleError for a word or a key without a column, and two columns for one
-    field.
+    The columns have their new names as `field`, in the order of the words, else of *columns*. `ignored` ones are left
+    out; the key column is a field only if it names files to read. Raises: SampleError for a word or a key without a
+    column, and two columns for one field.
     """
     titles = [column.title for column in columns]
     key = choice.key_in(titles)
@@ -263,7 +263,8 @@ def plan_table(
 def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, line: int) -> PlannedMember:
     """Return the member *path* for a *cell* of *column*: the cell is the payload, or the URL to read it from.
 
-    Raises: SampleError, naming *plan* and *line*, for an input that the plan may not name; UsageError for a bad URL.
+    A cell that is the payload is compressed if *path* ends in the suffix of a codec, as .txt.gz. Raises: SampleError,
+    naming *plan* and *line*, for an input that the plan may not name; UsageError for a bad URL.
     """
     if not column.reads:
         return PlannedMember(path, text_payload(path, cell))
@@ -278,8 +279,9 @@ def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, l
 def plan_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
     """Yield the members of a recipe: lines `NAME SOURCE`, such as "a.txt text:hello". Empty lines are skipped.
 
-    SOURCE is `text:` and the payload itself, or a path or URL. Raises: SampleError, naming the line, for a bad name, a
-    missing source, text that is not UTF-8, and an input that *plan* may not name; UsageError for a bad URL.
+    SOURCE is `text:` and the payload itself, which is compressed for a NAME such as a.txt.gz, or a path or URL. Raises:
+    SampleError, naming the line, for a bad name, a missing source, text that is not UTF-8, and an input that *plan* may
+    not name; UsageError for a bad URL.
     """
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\n").removesuffix("\r").lstrip(" \t")
@@ -411,7 +413,10 @@ def warn_of_file_names(planned: Iterable[PlannedSample], account: Account, name:
 
 
 def _suffix_of_file_name(text: bytes) -> str:
-    """Return the suffix, in lower case, of *text* if it looks like the name of a file of a common type; else ""."""
+    """Return the suffix of *text*, b"d/a.JPG" -> "jpg", if it is one of `BY_SUFFIX` and this may be a file's name.
+
+    Else "": for a text of several lines, or of MAX_URL_BYTES or more.
+    """
     _, dot, suffix = text.rpartition(b".")
     name = _decode_path(suffix).lower()
     return name if dot and name in BY_SUFFIX and b"\n" not in text and len(text) < MAX_URL_BYTES else ""

@@ -43,10 +43,10 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 
     A suffix such as .gz may follow, unless it is Parquet. In CSV and TSV all values are text; an empty cell is "". In
     JSON lines, a number is a `Number`, a list or object a `JsonText`. In Parquet, values are bytes, text, numbers,
-    lists, objects, and lists of `FileInList`. Null is no value. *encoding*: of text; None: UTF-8.
+    booleans, lists, objects, and lists of `FileInList`. Null is no value. *encoding*: of text; None: UTF-8.
 
-    Holds: all rows. Raises: UsageError for another suffix; SampleError, naming line or row; TarFormatError for a
-    damaged file; StorageError.
+    Holds: all rows. Raises: UsageError for another suffix; SampleError for a row that can't be read, naming its line or
+    number, for two columns of one name, and for a file without a line; TarFormatError for a damaged file; StorageError.
     """
     form = _table_format(url)
     if form is None:
@@ -71,6 +71,7 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 def _json_rows(file: Iterable[bytes], url: str) -> Iterator[Row]:
     """Yield the rows of the JSON lines in *file*, called *url*; null is no value, a list or object is a `JsonText`.
 
+    A number is a `Number`; text, true and false are str and bool.
     Raises: SampleError, naming the line, for a line that is no JSON object, or has a name twice.
     """
     text = b""
@@ -158,8 +159,8 @@ def convert_number_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
 def read_coco(url: str) -> list[Row]:
     """Return a row for each picture of the COCO file *url*, with the values `file_name` and `json`.
 
-    `json` is the object of the picture, as a dict, with the list `annotations` of its annotations, each with the name
-    of its category as `category`.
+    `json` is the object of the picture, as a dict, with the list `annotations` of its annotations, each without
+    `image_id`, and with the name of its category as `category`. The `place` of a row is "image ID".
 
     Holds: the whole file, some six times its size. Raises: SampleError if it is no JSON, no COCO file, has an
     annotation of no picture, or a `category_id` that no category has; StorageError.

@@ -81,7 +81,7 @@ class Number(str):
 
 
 def escape(text: str) -> str:
-    r"""Return *text* as a TSV cell.
+    r"""Return *text* as a TSV cell: tab, newline, carriage return and backslash become \t, \n, \r and \\.
 
     >>> escape("a\tb\\")
     'a\\tb\\\\'
@@ -98,7 +98,10 @@ def unescape(cell: bytes) -> bytes:
 
 
 def _unescape_match(match: re.Match[bytes]) -> bytes:
-    """Return the character for an escape that *match* found. Raises: ValueError for an unknown one."""
+    r"""Return the character for *match*, a backslash and the character behind it: \t, \n, \r or \\.
+
+    Raises: ValueError for any other character, or none.
+    """
     if match[0] not in _UNESCAPES:
         escape = match[0].decode("utf-8", "surrogateescape")
         raise ValueError(f"unknown escape {escape!r}; the escapes are \\t \\n \\r, and \\\\ for a backslash")
@@ -367,7 +370,7 @@ def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 
 @functools.cache
 def _decoder(exact: bool) -> "JSONDecoder":
-    """Return the decoder of JSON, which refuses a name twice; if *exact*, a number or NaN is a `Number`."""
+    """Return the decoder of JSON, which refuses a name twice; if *exact*, a number, NaN or Infinity is a `Number`."""
     from json import JSONDecoder
 
     number = Number if exact else None
@@ -394,9 +397,9 @@ def read_packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFor
     """Yield (keys, packed fields) of adjacent rows in *file*, which is *form*: tsv, csv or jsonl.
 
     *rows*: which columns are read, and where keys end that are file names. A row's packed fields are marshalled pairs
-    (field, payload). If all rows are in one TSV or CSV file and have one field, they are only its payload, and its name
-    is set as `rows.single` before the first rows. An empty cell of TSV and CSV is an empty field; in JSON lines, null
-    and names that an object lacks are no field.
+    (field, payload); text for a field such as txt.gz is compressed. If all rows are in one TSV or CSV file and have one
+    field, they are only its payload, and its name is set as `rows.single` before the first rows. An empty cell of TSV
+    and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
     Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
     """
     if form == "jsonl":
@@ -432,8 +435,9 @@ def _choose_header_columns(
 ) -> tuple[int, list[tuple[int, str]]]:
     """Return (index of the key column, [(index, field)] of the chosen columns) for the *titles* of a header.
 
-    *rows*: its `key` names the key column, its `chosen` the columns to take. Raises: SampleError, naming *url* and
-    *line*, for two columns of one field, a word without a column, or a column that has paths of files.
+    *rows*: its `key` names the key column (None: `__key__`, else `key`), its `chosen` the columns to take.
+    Raises: SampleError, naming *url* and *line*: no key column, or two; two columns for one field, chosen or not; a
+    word of -f without a column; a chosen column @NAME, which has paths of files, or one whose name can't be a field.
     """
     try:
         key_at = key_column(titles, rows.key, "")
@@ -457,7 +461,8 @@ def _read_packed_objects(file: io.BufferedReader, name: str, rows: RowFormat) ->
     """Yield (keys, packed fields) of adjacent JSON objects in *file*: for each object its key, and its fields as bytes.
 
     *rows*: which values are read, and where keys end that are file names. The bytes are marshalled pairs (field,
-    payload); null and names that an object lacks are no field.
+    payload); null and names that an object lacks are no field. Text, numbers and booleans are text; lists of numbers
+    are .npy files, other lists and objects JSON: their fields get .npy or .json behind their names, unless they end so.
     Holds: ROWS_CHUNK_BYTES. Raises: SampleError, naming *name* and line, for a bad object, or a word that no object
     has.
     """

@@ -39,8 +39,9 @@ FILL_HINT = "(--fill STR writes STR instead)"
 def parse_columns(specs: Sequence[str], *, key: bool = True) -> list[Column]:
     """Return the columns that *specs* describe: texts of words for `parse_column`, separated by blanks.
 
-    With *key*, `__key__` is put first unless a word names it. Raises: UsageError for a word that is no column, for two
-    columns with one name, and, without *key*, for no word at all.
+    A word is a field, jpg;png for the first of several, new=old, or json:size.0 for a value in JSON. With *key*,
+    `__key__` is put first unless a word names it. Raises: UsageError for a word that is no column, for two columns with
+    one name, and, without *key*, for no word at all.
     """
     columns = [parse_column(word) for word in " ".join(specs).split()]
     names = [column.name for column in columns]
@@ -247,7 +248,8 @@ def _bad_unicode_error(sample: "Sample | ListedRow", names: Sequence[str], value
 def make_line_maker(form: str, names: Sequence[str]) -> Callable[[Sequence[object]], str]:
     r"""Return a function: values of the columns *names*, in order -> a line of *form*, with its newline (CSV: "\r\n").
 
-    *form*: "tsv" or "csv", where values are text, or "jsonl", where they are JSON values.
+    *form*: "tsv" or "csv", where values are text, escaped or quoted where they need it, or "jsonl", where they are JSON
+    values.
     """
     if form == "jsonl":
         import json

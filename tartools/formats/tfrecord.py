@@ -279,7 +279,7 @@ def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColum
     A sample without any chosen field is left out. Samples are counted in *account*.
 
     Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for samples above 2 GiB,
-    and at the end, if no sample had a field that was asked for.
+    and at the end, for a word of *chosen* that no sample had a field for.
     """
     message = example_class()
     names: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of samples with these fields

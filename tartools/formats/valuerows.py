@@ -60,7 +60,7 @@ class TextValues:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, a `pyarrow.RecordBatch` for each `add`.
 
-        *columns*: names to read, if they exist; None: all.
+        *columns*: names to read, if they exist; None: all. A batch has them in the order of `schema`.
         """
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with reopen_scratch(self._file) as file:
@@ -86,8 +86,8 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
     """Return (column, value) for the field *name* with this *payload*, in a table of the format *form*.
 
     In JSON lines, a payload in NumPy's format is a list, and a field with the suffix json a list or object: the column
-    is called without the suffix npy or json. Any other value is an int or float if it is written as one (7, 0.5), or
-    else text. Raises: SampleError for a value that is not UTF-8.
+    is called without the suffix npy or json. Any other value is an int or float if it has the form of a number in JSON
+    (7, 0.5, not 007) and is below 2**63, or else text. Raises: SampleError for a value that is not UTF-8.
     """
     if form == "jsonl" and payload.startswith(NPY_MAGIC):
         import numpy as np
@@ -150,7 +150,10 @@ class ParquetValues:
                 first += len(keys)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows in order, in record batches of pyarrow. *columns*: names to read, if they exist; None: all."""
+        """Yield the rows in order, in record batches of pyarrow. *columns*: names to read, if they exist; None: all.
+
+        A batch has them in the order of `schema`. Raises: TarFormatError for a damaged file.
+        """
         pa = schema.import_arrow()
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with self._open() as table:
@@ -160,7 +163,7 @@ class ParquetValues:
 
 
 def _cast_column(column: Any, kind: Any) -> Any:
-    """Return *column*, an Arrow array, with the type *kind*: without a dictionary, and cast if necessary."""
+    """Return *column*, an Arrow array, with the type *kind*: without a dictionary, and cast if it has another type."""
     if schema.import_arrow().types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column if column.type == kind else column.cast(kind)

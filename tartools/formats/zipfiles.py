@@ -54,10 +54,10 @@ def samples(
     """Yield the samples of zip files, file by file. Members are new: mode 0644, owner and time 0.
 
     *class_field*: field for the class of a sample, the name of its directory; None: no class. A field of numbers, such
-    as cls, gets a number for each name, for which the directories of all files are read first. Links and special files
-    are reported as omissions, unless *skip_special*; files that systems add, and hidden folders, are left out with a
-    warning. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437. Samples are
-    counted in *account*.
+    as cls, gets a number for each name, and cls.txt the name, for which the directories of all files are read first.
+    Links and special files are reported as omissions, unless *skip_special*; files that systems add, and hidden
+    folders, are left out with a warning. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else
+    code page 437. Samples are counted in *account*.
 
     Holds: one sample, and 600 bytes for each member of a file. Raises: SampleError for members that can't be read, and
     for a sample without a class; UsageError for stdin if classes are numbered; TarFormatError for a damaged file;
@@ -141,7 +141,8 @@ class ZipSamples:
 
     `start`: the byte at which the directory begins.
     `specials`: links and special files, (name, kind).
-    `left_out`: files that systems add, and those in hidden folders.
+    `left_out`: paths of files that systems add (.DS_Store, ._NAME), and of files in folders .NAME or
+        of systems (__MACOSX).
     `returning_keys`: keys that return after other keys, among the first 10,000 samples.
     `names`: decodes names that do not say that they are UTF-8, in *encoding*; None: as UTF-8, or else code page 437.
 
@@ -174,8 +175,8 @@ class ZipSamples:
     def _raise_open_error(self, file: BinaryIO, error: Exception) -> NoReturn:
         """Raise the error that explains *error*, which `zipfile` raised when it opened *file*.
 
-        Raises: OSError if the system refused to read; TruncatedError; TarFormatError if the directory is damaged, or
-        this is no zip file.
+        Raises: OSError if the system refused to read; TruncatedError if the file begins as a zip file, but its end is
+        missing; TarFormatError if the directory is damaged, or this is no zip file.
         """
         for cause in (error, error.__context__):
             if isinstance(cause, OSError) and cause.errno != errno.EINVAL:  # that is a seek to a place there is not
@@ -219,9 +220,10 @@ class ZipSamples:
             raise self.failure(reason, 0 if gap else at)
 
     def _group_members(self, infos: list[zipfile.ZipInfo]) -> None:
-        """Collect the samples among the members *infos*, which are in the order of the directory.
+        """Collect the samples among the members *infos*, which are in the order of the directory, in `_samples`.
 
-        Raises: SampleError for a member that can't be read, or two with one name.
+        Keys that return go to `returning_keys`, members that are left out to `specials` or `left_out`. Raises:
+        SampleError for a member that can't be read, or two with one name.
         """
         paths: set[bytes] = set()
         first_keys = RepeatedKeyDetector(self.returning_keys.append)
@@ -293,7 +295,7 @@ class ZipSamples:
     def _check_member(self, info: zipfile.ZipInfo, path: bytes) -> None:
         """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read.
 
-        Faults: an empty or absolute path, one with .. or NUL, encryption, and a compression other than deflate.
+        Faults: an empty or absolute path, one with .. or NUL, encryption, and any compression but deflate.
         """
         name = path.decode()
         try:
@@ -314,7 +316,8 @@ class ZipSamples:
     def chunks(self, file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
         """Yield the payload of *info* from *file*, unpacked, in chunks of up to READ_CHUNK_BYTES.
 
-        Raises: TarFormatError if its header, checksum or size differs from the directory.
+        Raises, perhaps only after the last chunk: TarFormatError if its header, checksum or size differs from the
+        directory, or if it does not unpack; TruncatedError if the file ends in it.
         """
         remaining, fault = info.file_size, ""
         file.seek(info.header_offset)

@@ -33,13 +33,19 @@ READY_MESSAGE = b""  # what a process says when it is ready
 
 
 class CallerEngine(Generic[Item, Result]):
-    """An engine that calls *work* in the caller's thread, when the result is asked for, so that a signal can end it."""
+    """An engine that calls *work* in the caller's thread, when the result is asked for, so that a signal can end it.
+
+    As for every `Engine`: `submit` returns a function; call that for the result.
+    """
 
     def __init__(self, work: Callable[[Item], Result]) -> None:
         self._work = work
 
     def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], Result]:
-        """Call `on_end()` at once; return a function that calls *work* for *item* and returns its result."""
+        """Call `on_end()` at once; return a function that calls *work* for *item* and returns its result.
+
+        The function raises what *work* raises.
+        """
         on_end()
         return partial(self._work, item)
 
@@ -48,7 +54,10 @@ class CallerEngine(Generic[Item, Result]):
 
 
 class ExecutorEngine(Generic[Item, Result]):
-    """An engine that has the caller's *executor* call *work*; `stop` leaves the executor open."""
+    """An engine that has the caller's *executor* call *work*; `stop` leaves the executor open.
+
+    As for every `Engine`: `submit` returns a function; call that for the result.
+    """
 
     def __init__(self, executor: Executor, work: Callable[[Item], Result]) -> None:
         self._executor = executor
@@ -108,9 +117,9 @@ class Processes(Generic[Item]):
         """Have *work* called for *item* in a process; return a function that waits for its results, as bytes.
 
         The bytes are the pickles of the results, one after the other; `results` yields them, and raises the error of
-        *work*. The function raises RuntimeError if the process was lost in each try, or ended by `stop`, and the error
-        of unpickling *work*; after `stop` it waits forever for a call that had not begun. `on_end()` is called when the
-        results are there, in the thread of the process.
+        *work*. The function raises RuntimeError if a process can't start, was lost in each try, or was ended by `stop`,
+        and the error of unpickling *work*; after `stop` it waits forever for a call that had not begun. `on_end()` is
+        called when the results are there, in the thread that waits for the process.
         """
         return self._threads.submit(item, on_end)
 
@@ -124,7 +133,7 @@ class Processes(Generic[Item]):
         """Send *item* to the process of this thread, and return the reply: the results, packed by `pack_results`.
 
         If the process is lost, another one is started and gets the item. Raises: RuntimeError if the process was lost
-        in each of 1 + `retries` tries, or all processes were stopped; the error of unpickling the function.
+        in each of 1 + *retries* tries, one can't start, or all were stopped; the error of unpickling the function.
         """
         status = None
         for _ in range(self._retries + 1):
@@ -176,7 +185,11 @@ class Processes(Generic[Item]):
 
 
 class _Process:
-    """A spawned process that runs `_serve`, and our end of the pipe to it; it is started at once."""
+    """A spawned process that runs `_serve`, and our end of the pipe to it; it is started at once.
+
+    To be called: `exchange` with the function, then with one item after the other; `end` in any case, after
+    `terminate` if an exchange may be under way.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -253,7 +266,8 @@ class Failure:
 def collect_results(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
     """Return the values that *work* yields for *item*, as a list; the last one is a `Failure` if it raised.
 
-    It ends early, without an error, once `stopped()` is true.
+    A `Failure` has an Exception or a SystemExit; others, such as KeyboardInterrupt, are raised. Once `stopped()` is
+    true, the values so far are returned, without an error.
     """
     values: list[Any] = []
     if stopped():
@@ -312,7 +326,7 @@ def _unpickle_all(message: bytes) -> Iterator[Any]:
 def make_portable(error: BaseException) -> BaseException:
     """Return *error*, or if it can't be pickled a RuntimeError with its class, text and notes.
 
-    Its traceback is added as a note.
+    The traceback of *error* is added to the returned one as a note, "in a worker:" and the lines.
     """
     text = "".join(traceback.format_exception(error)).rstrip()
     portable_error = error

@@ -78,8 +78,8 @@ def map_samples(
     Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker and without
     *on_error* one sample and one of its results.
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
-    TypeError if it returns something else; ValueError for *workers* below 1; what `read` and `TarWriter` raise. Nothing
-    is written then.
+    TypeError if it returns something else, which *on_error* also gets; ValueError for *workers* below 1; what `read`
+    and `TarWriter` raise. Nothing is written then.
     """
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be 1 or more, not {workers}")
@@ -156,8 +156,9 @@ def _map_results(
 ) -> Iterator[Sample]:
     """Yield the samples that *function* returns for each of *samples*, in their order.
 
-    *workers*: number of threads, or an executor. *on_error*: called for a sample on which *function* fails; its results
-    are yielded in place. Raises: errors of *function* without *on_error*; TypeError.
+    *workers*: number of threads, or an executor. *on_error*: called for a sample on which *function* fails, or for
+    which it returns something else; its results are yielded in place. Raises: these errors of *function* (TypeError for
+    a wrong result) without *on_error*; the errors of *on_error*; BrokenExecutor and CancelledError of an executor.
     """
     with close_at_end(samples):
         if workers == 1 and on_error is None:

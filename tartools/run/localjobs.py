@@ -62,9 +62,9 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
 def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry: OnRetry | None = None) -> TaskResult:
     """Run *task* by *sessions* until it succeeds, up to 1 + *retries* times; return the result of the last try.
 
-    Its seconds are those of all tries. Each try after the first replaces an existing output (`force`). Calls
-    `on_retry(task, result)` after each try that failed, before the next one.
-    It is not tried again once *sessions* is stopped.
+    A try has failed, too, if the output is `expected` and missing. The seconds of the result are the time of all tries.
+    Each try after the first replaces an existing output (`force`). Calls `on_retry(task, result)` after each try that
+    failed, before the next one. It is not tried again once *sessions* is stopped.
     """
     start = time.monotonic()
     tries = 1
@@ -179,8 +179,9 @@ class Sessions:
     def run(self, words: Sequence[str], environment: Mapping[bytes, bytes]) -> TaskResult:
         """Run *words* once, with *environment* added to ours and an empty stdin; return the result.
 
-        `seconds` and `host` of the result are not set. A command that can't be started, or was stopped, is a failure in
-        the result. What it leaves running in its process group when it ends is killed.
+        `seconds` and `host` of the result are not set; `stderr` is the last 2,048 bytes. The result is a failure if the
+        command can't be started, was stopped, took too long, printed over 16 MiB, or ended with another status than 0.
+        What it leaves running in its process group when it ends is killed.
         """
         if self.stopped:
             return TaskResult(None, "was not begun")
@@ -210,7 +211,7 @@ class Sessions:
             return TaskResult(None, f"can't be run: {why}")
 
     def stop(self) -> None:
-        """End running commands by SIGTERM, after three seconds by SIGKILL; start no more.
+        """End running commands by SIGTERM, after three seconds by SIGKILL, and wait for their end; start no more.
 
         If something runs, what earlier commands have left in sessions of their own is killed too.
         """
@@ -224,8 +225,8 @@ class Sessions:
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
         """Wait for *child*, which writes to *stdout*; return (exit status, failure, stdout if it succeeded, else b"").
 
-        Ends it if it takes too long, or prints more than 16 MiB; the status of a child that was ended so is None. The
-        failure is "" if it succeeded.
+        Ends it if it takes too long, or prints more than 16 MiB; the status of a child that was ended so is None. One
+        that ended after `stop` has failed, even with status 0. The failure is "" if it succeeded.
         """
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False
@@ -258,7 +259,10 @@ def check_program(word: str) -> None:
 
 
 def max_commands_at_once() -> int:
-    """Return how many commands can run at a time within the limit of open files of this process; at least 1."""
+    """Return how many commands can run at a time within the limit of open files of this process; at least 1.
+
+    Each needs 6 files, and all together 40 more. Without a limit: `sys.maxsize`.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else max(1, (limit - OTHER_OPEN_FILES) // STARTING_FILES)
 

@@ -26,7 +26,8 @@ Key = tuple[str, str, str]
 def record_key(task: Task) -> Key:
     """Return the key of *task* in a log: (item, output, digest), item and output without queries and user info of URLs.
 
-    The digest, 16 hexadecimal digits, is that of item and output as they are; "" if nothing was left out.
+    The digest is the first 16 hexadecimal digits of the SHA-256 of item and output as they are, with a NUL between; ""
+    if nothing was left out.
     """
     item, output = redacted(task.item), redact_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
@@ -91,8 +92,8 @@ def parse_log(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
     """Return the last record of each task in *log*, the content of the file *name*, by (item, output, digest).
 
     The key is as of `record_key`; a record is the JSON of its line, as of `encode_result`. "waiting" records count only
-    for tasks without another one. Skips a line that was cut, which a killed run leaves. Raises: StorageError for any
-    other line that is no record.
+    for tasks without another one. Skips empty lines, and a line that was cut, which a killed run leaves. Raises:
+    StorageError for any other line that is no record.
     """
     records: dict[Key, dict[str, Any]] = {}
     if not log:
@@ -134,7 +135,8 @@ def _is_record(entry: object) -> bool:
 def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
     """Return a report of *records*, the last one of each task, as lines for the user, without newlines.
 
-    It has counts, times, hosts, the slowest items, and failed and waiting items.
+    It has counts ("3 items: 2 done, 1 failed, 4 tries" is the first line), times, hosts, the slowest items, and failed
+    and waiting items. Records "done" with 0 tries count as done, but not for times and hosts.
     """
     waiting_records = [record for record in records if record["status"] == WAITING]
     failed_records = [record for record in records if record["status"] not in (DONE, WAITING)]

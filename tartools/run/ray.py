@@ -47,9 +47,10 @@ def open_ray_engine(
     """For the body of `with`: (an engine that runs tasks on a cluster, how many of them can run at a time).
 
     *address*: of the cluster; None: RAY_ADDRESS, or else one on this machine. Each task requests *cpus* cores, 0 being
-    all of the largest node. *retries*: more tries of a task that fails. *timeout*: seconds that a try may take; None:
-    no limit. When Ray retries a task because its worker was lost, an existing output is replaced: the lost try may have
-    failed after writing it. A task that Ray has lost for good has failed.
+    all of the largest node; if no node has so many, all of the largest, with a warning through *account*. *retries*:
+    more tries of a task that fails. *timeout*: seconds that a try may take; None: no limit. When Ray retries a task
+    because its worker was lost, an existing output is replaced: the lost try may have failed after writing it. A task
+    that Ray has lost for good has failed.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connect_cluster(address) as ray:  # Ray prints there what it has lost
@@ -118,7 +119,10 @@ def limit_cores(ray: ModuleType, cpus: float, account: Account) -> float:
 
 
 def count_slots(ray: ModuleType, cpus: float) -> int:
-    """Return how many items that request *cpus* (over 0) cores each can run at a time on the cluster; at least 1."""
+    """Return how many items that request *cpus* (over 0) cores each can run at a time on the cluster; at least 1.
+
+    An item runs on one node. *ray*: the module, connected to the cluster.
+    """
     return max(1, sum(int(cores // cpus) for cores in _node_cores(ray)))
 
 
@@ -199,8 +203,8 @@ def make_packing_engine(
     """Return an engine that calls *work* in Ray tasks, up to *workers* at a time, and gives the results as bytes.
 
     The bytes are the pickles of the values that *work* yields for an item, joined: `engines.results` reads them.
-    *cpus*: cores that a task requests; *retries*: more tries if it is lost. Raises in place of the bytes: RuntimeError
-    with the item, if its worker was lost each time.
+    *ray*: the module, connected to a cluster. *cpus*: cores that a task requests; *retries*: more tries if it is lost.
+    Raises in place of the bytes: RuntimeError with the item, if its worker was lost each time.
     """
     folder = os.getcwd()
 
@@ -253,7 +257,7 @@ def _run_on_node(task: Task, folder: str, retries: int, timeout: float | None) -
 
 
 def _wait_if_node_lost(node: int) -> None:
-    """Return if the process *node*, the parent of this worker, still runs; else wait to be ended with the node.
+    """Return if the process *node*, the parent of this worker, still runs; else wait to be ended, for 8 seconds.
 
     A worker whose node was lost kills its commands before it ends. That is no failure of theirs: Ray runs them again.
     """
@@ -278,7 +282,7 @@ def prepare_worker(folder: str, output: str) -> None:
 
 
 def _node_cores(ray: ModuleType) -> list[float]:
-    """Return the cores of each node of the cluster that is alive."""
+    """Return the cores of each node that is alive in the cluster of the module *ray*; 0.0 for a node without cores."""
     return [node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 

@@ -81,7 +81,8 @@ def collect_samples(
 def _handle_failure(task: SampleTask, why: str, errors: Errors, account: Account) -> list[Sample]:
     """Report in *account* that *task* failed, and *why*; return the samples to pass on in its place.
 
-    *errors*: "abort" raises CommandError, which ends the run; "skip" gives none; "ignore" the sample as it was read.
+    *errors*: "abort" raises CommandError, which ends the run, and reports nothing; "skip" counts the sample as dropped,
+    and gives none; "ignore" gives the sample as it was read, from `task.raw`. The last two report an omission.
     """
     description = f"sample {path_text(task.key)!r}: {why}"
     if errors == "abort":
@@ -154,8 +155,9 @@ class _ResultReader:
     def read_sample(self, folder: bytes, default: bytes) -> Sample | None:
         """Return the sample in *folder*; None if it has no members.
 
-        Its key is *default* unless a file there gives another. Raises: SampleFailedError if its key is not valid, if it
-        would not read back as this sample, or if a file is gone; OSError.
+        Its key is *default* unless the file BASE.__key__ there gives another. Fields that the sample had before come
+        first, in their order, then new ones, sorted. Raises: SampleFailedError if its key is not valid, if it would not
+        read back as this sample, or if a file is gone; OSError.
         """
         paths = self._list_fields(folder)
         key_file = paths.pop(KEY_FILE, None)
@@ -181,7 +183,7 @@ class _ResultReader:
     def find_ignored_file(self) -> str:
         """Return the first name of a file in the directory read last that is no field, but has the suffix of a type.
 
-        "" if there is none.
+        Such as "out.jpg"; types are as of `is_type_suffix`. "" if there is none.
         """
         names = (os.path.basename(file) for file in self.files)
         prefix = self._base + b"."
@@ -247,8 +249,9 @@ class _ResultReader:
     def _read_key(self, path: bytes, default: bytes) -> bytes:
         """Return the key in the file *path*, after a check. *default*: the key that the sample would have without it.
 
-        A newline at its end is dropped. Raises: SampleFailedError for a key that can't be one: empty, absolute, with
-        "..", a dot in its last part, NUL, or more than 65,536 bytes; or if *path* is no file.
+        A newline at its end is dropped. *default*, and the key that the task's sample had, are accepted in any form.
+        Raises: SampleFailedError for another key that can't be one: empty, absolute, with "..", a dot in its last
+        part, NUL, or more than 65,536 bytes; or if *path* is no file.
         """
         inside = self._resolve_link(path) if os.path.islink(path) else path
         file = scratch.read_file(inside, MAX_KEY_BYTES) if inside else None
@@ -287,7 +290,9 @@ class _ResultReader:
     def _read_content(self, path: bytes) -> tuple[Source, int, int]:
         """Return the content of the file *path* as (source, offset, size): bytes, or an open file if it is large.
 
-        Raises: SampleFailedError if it is no file any more.
+        Large is over 1 MiB, or more than is left of 16 MiB for the whole result; the file itself is returned for up to
+        64 of over 1 MiB, a scratch file with copies for all others. Raises: SampleFailedError if it is no file any
+        more.
         """
         file = scratch.read_file(path, min(MAX_FILE_IN_MEMORY, MAX_RESULT_IN_MEMORY - self._memory_bytes))
         if file is None:

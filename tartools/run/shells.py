@@ -216,7 +216,10 @@ def _wait_for_status(child: Child, printed: KeyedLines | None, key: bytes, timeo
 
 
 def _print_log(log: bytes, key: bytes, stopped: Stopped) -> None:
-    """Print the lines of the file *log* on stderr, each behind *key*; nothing if it is gone or can't be read."""
+    """Print the lines of the file *log* on stderr, each behind *key*; nothing if it is gone or can't be read.
+
+    Once `stopped()`, a full stderr is not waited for: the rest is dropped.
+    """
     with contextlib.suppress(OSError):
         if file := open_file(log):
             with io.BufferedReader(file) as reader:

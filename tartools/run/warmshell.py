@@ -157,8 +157,9 @@ class WarmShell:
     def wait(self, timeout: float | None) -> Outcome:
         """Wait for the command that was started, and return how it ended; sets `is_reusable`.
 
-        What it left running in its process group is killed then. After *timeout* seconds (None: no limit) it returns a
-        failure, and the shell is to be ended.
+        What it left running in its process group is killed then. The outcome is a failure, too, after *timeout* seconds
+        (None: no limit), if the shell has ended, and if the command was stopped by a signal: in these three cases
+        `is_reusable` is False, and the caller has to call `end`.
         """
         self.is_reusable = False
         if not self._is_answered(timeout):

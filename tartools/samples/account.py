@@ -183,8 +183,9 @@ class Account:
     def report_totals(self) -> None:
         """Report left-out data at the end of a successful run, and check that the counts add up.
 
-        An omission: special members after the first. Warnings: macOS metadata files; that no sample was selected.
-        Raises: AssertionError, for a bug of ours, if a sample that was read is in none of the other counts.
+        An omission: special members after the first. Warnings: macOS metadata files; that no sample was selected, if
+        all that were read are in `left_out`. Raises: AssertionError, for a bug of ours, unless `samples_in` is
+        `samples_done`.
         """
         if self.specials > 1:
             self.omit(f"{several(self.specials - 1, 'more such member')} not passed on")

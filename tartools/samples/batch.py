@@ -62,17 +62,17 @@ class SampleColumns(Protocol):
         """Return the value of the column *name* for each sample, None for null; None if there is no such column."""
 
     def members(self) -> tuple[list[str], Any, Any] | None:
-        """Return (fields, offsets, sizes): int64 arrays with a row for each sample and a column for each field, bytes.
+        """Return (fields, offsets, sizes): names, and int64 arrays with a row for each sample, a column for each field.
 
-        An offset is that of the payload in its shard; -1 for an absent field, and -2 for one that is there twice. None
-        if the table does not list members.
+        Offsets and sizes are in bytes. An offset is of the payload in its shard; -1 for an absent field, -2 for one
+        that is there twice, with the size 0. None if the table does not list members.
         """
 
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
         """Return (fields, offsets, sizes) of the members in set *number*, from 1 on, of the shards of a joined table.
 
-        Two int64 arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
-        field, -2 for one that is there twice. None if the table does not list members.
+        Names, and two int64 arrays with a row for each sample and a column for each field, in bytes; an offset is -1
+        for an absent field, -2 for one that is there twice, with the size 0. None if the table does not list members.
         """
 
     def lacks_field(self, field: str) -> bool:
@@ -80,11 +80,12 @@ class SampleColumns(Protocol):
 
 
 class Batch:
-    """Adjacent samples from one shard, or one sample that stands alone.
+    """Samples that are adjacent in a buffer or file, mostly from one shard, or one sample that stands alone.
 
     `keys`: of the samples. `columns`: `SampleColumns`, if rows of a table list the samples; None if they were read.
     `shard`: the URL that all were read from; "" if *shard* has one URL for each of them: then see `shards`.
-    *content*: groups from the reader, or one sample. Iteration and `batch[number]`, from 0 on, make `Sample` objects.
+    *content*: groups from the reader, or one sample: a `ScatteredGroup`, which is one group, or a `Sample`.
+    `len()`: number of samples. Iteration and `batch[number]`, from 0 on, return `Sample` objects.
     Holds: the buffer or file that the samples are in.
     """
 

@@ -24,7 +24,8 @@ Words = Sequence[tuple[tuple[str, ...], str | None]]  # of a field specification
 def name_of_field(name: str) -> bytes:
     """Return the field for the column *name*: this name as bytes, "seg.png" -> b"seg.png".
 
-    Raises: SampleError if no field can have this name, or no option could name it (`check_nameable`).
+    Raises: SampleError if no field can have this name (empty, not printable, or with a slash), or no option could name
+    it (`check_nameable`).
     """
     if not name or not name.isprintable():
         raise SampleError(f"not a name for a field: {name!r}")
@@ -57,9 +58,10 @@ class ChosenColumns(NamedTuple):
     def choose(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
         """Return (index of the column, name of its field) for each chosen column; *columns*: index by name.
 
-        They are in the order of the words, or without words of *columns*.
-        A word that names no column is skipped: `missing_words` lists those. Raises: SampleError if two become one
-        field.
+        They are in the order of the words, or without words of *columns*. An exact name goes before one that is equal
+        after `fold`. Columns of `excluded_names` are left out even if a word names them.
+        A word that names no column is skipped: `missing_words` lists these words. Raises: SampleError if two columns
+        become one field, by names after `fold`.
         """
         if self.words is None:
             hidden = "__" if self.skip_underscored else "\0"
@@ -136,7 +138,7 @@ def with_suffix(name: str, suffix: str) -> str:
 def npy_payload(values: object) -> bytes | None:
     """Return *values*, lists of numbers or an array, as a .npy file.
 
-    None if they are no numbers (booleans are none), or not in rows of equal length.
+    None if they are no real numbers (booleans are none), some need over 64 bits, or rows differ in length.
     """
     import numpy as np
 
@@ -227,7 +229,8 @@ def check_keys(keys: Sequence[bytes]) -> None:
 def keys_of_files(keys: list[bytes], dots: Dots) -> list[bytes]:
     """Return *keys*, each of them that is the name of a file cut at the dot that ends its key.
 
-    *dots*: that dot, "first" or "last"; None: a single dot before the suffix of a known type.
+    *dots*: that dot, "first" or "last", where the dots before it become _; None: a single dot before the suffix of a
+    type of `is_type_suffix`.
     """
     return [key_of_file(key, dots) for key in keys] if b"." in b"".join(keys) else keys
 

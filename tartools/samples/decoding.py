@@ -53,7 +53,7 @@ class PictureState(NamedTuple):
     """The state of a picture: `header`, None if it can't be read; `broken`: why it is broken, None if it is not.
 
     Both are None for a WebP or ICO with more pixels than Pillow opens (178,956,970).
-    `decoded`: True if its pixels were decoded, too; else only the header was read.
+    `decoded`: True if its pixels were decoded, too, or the attempt failed; else only the header was read.
     """
 
     header: PictureHeader | None
@@ -73,7 +73,7 @@ def picture_header(member: Member) -> PictureHeader:
 def picture_state(
     member: Member, decode: bool = False, strict: bool = False, with_orientation: bool = False
 ) -> PictureState:
-    """Return the state of the picture *member*; its orientation is 1 unless *with_orientation*.
+    """Return the state of the picture *member*. Its orientation is read only *with_orientation*, and is 1 without.
 
     With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
     JPEG is decoded by simplejpeg, if that is installed, and by Pillow only if simplejpeg refuses it: if Pillow accepts
@@ -226,7 +226,7 @@ def _open_member(member: Member, pixels: bool = True) -> "Iterator[Image]":
 
 
 def header_of(picture: "Image", with_orientation: bool = False) -> PictureHeader:
-    """Return the header of the open *picture*; its orientation is 1 unless *with_orientation*."""
+    """Return the header of the open *picture*. Its orientation is read only *with_orientation*, and is 1 without."""
     if not with_orientation:
         return PictureHeader(str(picture.format), picture.width, picture.height, picture.mode)
     from tartools.samples.orientation import orientation_of
@@ -249,7 +249,7 @@ def set_decoding_size(picture: "Image", side: int) -> bool:
 def convert_colours(picture: "Image") -> "Image":
     """Return *picture* as RGB, or as RGBA if parts may be transparent; of 1 bit, or over 8 bits of grey, as grey ("L").
 
-    Over 8 bits are scaled from the lowest value to the highest.
+    Over 8 bits are scaled from the lowest value to the highest, unless these are equal or not finite.
     """
     if picture.mode in DEEP_GREY_MODES:
         picture = picture.convert("F")
@@ -265,7 +265,11 @@ def convert_colours(picture: "Image") -> "Image":
 
 
 def reason_of_error(error: Exception) -> str:
-    """Return the message of *error*, which Pillow raised for a bad picture, on one line of at most 100 characters."""
+    """Return why Pillow raised *error* for a bad picture, on one line of at most 100 characters.
+
+    It is the message of *error*, or plainer words for a file of no known format, truncated or damaged data; its class
+    if it has no message.
+    """
     from PIL import UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):

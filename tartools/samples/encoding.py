@@ -141,7 +141,8 @@ def _encode_tenbin(value: object) -> bytes:
 def _encode_torch(value: object) -> bytes:
     """Return *value* as `torch.save` writes it.
 
-    Raises: ModuleNotFoundError without torch, TypeError for a value that can't be pickled.
+    Raises: ModuleNotFoundError without torch; for a value that can't be pickled TypeError, or AttributeError for a
+    local function or class before Python 3.14.
     """
     from pickle import PickleError
 

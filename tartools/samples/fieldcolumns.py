@@ -121,9 +121,10 @@ class FieldColumn:
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
         """Return text -> count: how often each payload of at most *max_bytes* bytes occurs, without a final newline.
 
-        Payloads of a field such as cls.gz are decompressed first; those that are damaged, or have more bytes then, stay
-        as they are. None if the samples are rows of a table without a column for the field. Raises: StorageError if a
-        file has changed.
+        Larger payloads are not counted. Bytes that are not UTF-8 are surrogate escapes. Payloads of a field such as
+        cls.gz are decompressed first; one that is damaged, or has more than *max_bytes* bytes then, stays as it is.
+        None if the samples are rows of a table without a column for the field. Raises: StorageError if a file has
+        changed.
         """
         from tartools.samples.encoding import split_codec
         from tartools.samples.payloads import unpack

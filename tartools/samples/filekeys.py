@@ -27,10 +27,11 @@ def replace_early_dots(path: bytes) -> bytes:
 
 
 def key_of_file(name: bytes, dots: Dots = None) -> bytes:
-    """Return the key of the sample to which the file *name* belongs; *name* itself if it is no name of a file.
+    """Return the key of the sample to which the file *name* belongs; *name* itself if no dot ends the key.
 
-    *dots*: the dot that ends the key, "first" or "last". None: a name with one dot and the suffix of a known type loses
-    it; names with other dots stay, because it is not clear where the key ends.
+    *dots*: the dot that ends the key, "first" or "last"; with "last" the dots before it become _. None: a name with one
+    dot and the suffix of a known type loses both; names with other dots stay, because it is not clear where the key
+    ends.
 
     >>> key_of_file(b"d/n01_1.JPEG"), key_of_file(b"22.05"), key_of_file(b"a.1.jpg"), key_of_file(b".hid.jpg")
     (b'd/n01_1', b'22.05', b'a.1.jpg', b'.hid.jpg')
@@ -50,7 +51,8 @@ def sample_key(name: bytes | None, dots: Dots = None) -> bytes:
 
     *dots*: the dot that ends the key in the name of a file, "first" or "last"; None: a single dot before a known
     suffix.
-    Raises: SampleError if *name* is None, or the key is empty, unsafe to unpack, or would not read back.
+    Raises: SampleError if *name* is None, or the key is empty, unsafe to unpack (absolute, or with a part `..`), or
+    would not read back, such as one with a dot in its last part.
     """
     if name is None:
         raise SampleError("the key is null")

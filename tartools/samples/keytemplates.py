@@ -8,7 +8,8 @@ from collections.abc import Collection
 def parse_template(template: str, reserved: Collection[str]) -> tuple[str, dict[str, str]]:
     """Return *template* with placeholders for `str.format`, and a dict: placeholder -> name of the field.
 
-    *reserved*: names in the template that are no fields. Raises: ValueError for a template that `str.format` refuses.
+    *reserved*: names in the template that are no fields. Raises: ValueError for a template that `str.format` can't
+    parse, such as "{a" (a wrong format, as in "{a:?}", is found only by `str.format`).
 
     >>> parse_template("{index:03d}-{seg.png}", ["index"])
     ('{index:03d}-{field0}', {'field0': 'seg.png'})

@@ -32,8 +32,8 @@ def is_last_dot(dots: str) -> bool:
 def cut_at_last_dot(batch: Batch) -> Iterator[Batch]:
     """Yield the samples of *batch* with keys that end at the last dot of their names; *batch* itself if all do.
 
-    Order: that of the archive, of the first members. Raises: SampleError if two names that differ in dots and
-    underscores would get one key.
+    If some don't, each sample is in a batch of its own. Order: that of the archive, of the first members. Raises:
+    SampleError if two names that differ in dots and underscores would get one key.
     """
     if not any("." in field for same in batch.combinations() for field in same.fields):
         yield batch

@@ -29,7 +29,8 @@ COUNTED_BOXES = re.compile(rb"trak|hdlr|stts|stsz|stz2|stsc|stco|co64|trun|cmov"
 class _Track:
     """The counts of one track, gathered from its boxes for `count_packets`.
 
-    `samples`: the sum of stsz, stz2, and trun, which all go to the first track of a file. `chunks`: of stco and co64.
+    `samples`: the sum of the counts in stsz and stz2. `chunks`: the sum of the counts in stco and co64. The first
+    `_Track` of a file is for boxes before any track; its `samples` also have the counts of every trun.
     `handlers`: types in hdlr, such as b"soun" for sound. `times`: (entries, duration of the first) of each stts.
     `chunk_tables`: byte at which the content of each stsc begins, the table of samples in a chunk.
     """
@@ -43,7 +44,8 @@ class _Track:
     def count_packets(self, file: IO[bytes]) -> int:
         """Return how many packets FFmpeg makes of the track in *file*, at most.
 
-        These are its samples; of uncompressed sound, 160 samples or more of a chunk are one packet.
+        These are its samples. Of uncompressed sound (handler "soun", one time of duration 1) 160 samples or more of a
+        chunk are one packet: the result is `chunks` times 1 + the most samples in a chunk // 160.
         """
         handlers = set(self.handlers) - DATA_HANDLERS
         if handlers != {b"soun"} or self.times != [(1, 1)]:

@@ -17,8 +17,8 @@ MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may hav
 def unpack(field: str, payload: bytes) -> bytes:
     """Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, else as it is.
 
-    Raises: ValueError if it is not compressed so, is damaged, or has more than 1 GiB; StorageError if there is too
-    little memory.
+    Raises: ValueError if it is empty, not compressed so, damaged, or has more than 1 GiB; StorageError if there is too
+    little memory, or zstd data need a window above 128 MiB.
 
     >>> import gzip
     >>> unpack("json.gz", gzip.compress(b"{}")), unpack("json", b"{}")

@@ -119,8 +119,8 @@ def stored_picture(data: bytes, upright: bool = False) -> Image:
     *upright*: it is turned as its EXIF data say.
 
     A PNG of 2 or 4 bits of grey has its values, which Pillow spreads over 8 bits.
-    Raises: SampleError if it is of another format, too large, or has colours of 16 bits, of which Pillow drops the
-    lower 8; what Pillow raises for damage.
+    Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or has
+    colours, or grey with alpha, of 16 bits, of which Pillow drops the lower 8; what Pillow raises for damage.
     """
     with _open_checked(data) as opened:
         bits, colour_type = data[24:26] if opened.format == "PNG" else (8, 0)
@@ -165,7 +165,10 @@ def require_8_bits(picture: Image) -> None:
 
 
 def _to_fractions(picture: Image, mode: str, first: bool) -> Any:
-    """Return *picture*, of 16 bits of grey, as float32 array from 0 to 1 in *mode*; with *first*, channels first."""
+    """Return *picture*, of 16 bits of grey, as float32 array from 0 to 1 in *mode*; with *first*, channels first.
+
+    *mode*: "L" (height by width), "RGB" (three equal channels) or "RGBA" (these and an alpha of 1).
+    """
     import numpy as np
 
     plane = np.asarray(picture).astype(np.float32) / np.float32(65535)
@@ -178,7 +181,8 @@ def _to_fractions(picture: Image, mode: str, first: bool) -> Any:
 def _arrange_axes(image: Any, size: tuple[int, int], mode: str, first: bool, floats: bool) -> Any:
     """Return *image* (Pillow's, or an array) of *size* (width, height) as a new array: height, width, channels.
 
-    *mode* "L" has no channels; with *first*, they are first. *floats*: float32 from 0 to 1; else uint8.
+    *mode*: "L", without channels, "RGB" or "RGBA"; Pillow's image is converted to it, an array has it already. With
+    *first*, channels are first. *floats*: float32 from 0 to 1; else uint8.
     """
     import numpy as np
 
@@ -233,7 +237,7 @@ def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, on_refusal:
 
 
 def _check_size(pixels: int) -> None:
-    """Raise SampleError if a picture has more *pixels* than PIL.Image.MAX_IMAGE_PIXELS; None there is no limit."""
+    """Raise SampleError if a picture of so many *pixels* has more than PIL.Image.MAX_IMAGE_PIXELS (None: no limit)."""
     from PIL import Image
 
     max_pixels = Image.MAX_IMAGE_PIXELS

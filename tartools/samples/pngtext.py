@@ -22,7 +22,9 @@ _CRC_BYTES = 4
 class LargeText(NamedTuple):
     """The texts and colour profiles for which Pillow refuses a PNG.
 
-    `chunks`: (begin, end) of their chunks in the file, in order. `description`: of the first or of all, in words.
+    `chunks`: (begin, end) of their chunks in the file, in order.
+    `description`: "a text of more than 1 MiB" or "a colour profile of more than 1 MiB", for the first of them; "more
+    than 64 MiB of text" if all texts are among them.
     """
 
     chunks: list[tuple[int, int]]

@@ -12,7 +12,7 @@ INDEX_NAMES = ("", "0", "index")  # of the number of a row in a template
 
 
 class RowKeys:
-    """A callable that makes keys of rows by *template*: {} or {index} is the number of a row, {NAME} a column's text.
+    """A callable that makes keys of rows by *template*: {}, {0} or {index} is the row's number, {NAME} a column's text.
 
     `columns`: the names of the columns that it needs. Raises: UsageError for a bad template.
 
@@ -63,7 +63,7 @@ class RowChoice(NamedTuple):
 
         It makes them if no column has them, or if `key` is None and the template names columns.
 
-        Raises: SampleError if the column that the user named is not there, or a column that the template names.
+        Raises: SampleError if *names* lacks `key`, or, if `key` is None, a column that the template names.
         """
         needed = self.keys.columns if self.key is None else (self.key,)
         if lost := [name for name in needed if name not in names]:

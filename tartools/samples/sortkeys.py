@@ -57,7 +57,8 @@ class Order(NamedTuple):
 def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
     """Return a function (sample, position in the input) -> sort key.
 
-    The function raises SampleError if the value is not of its kind, or is missing and `order.missing` is None.
+    The function raises SampleError if the value is not of its kind or not valid Unicode, or is missing and
+    `order.missing` is None.
     """
     encode_key = make_key_encoder(order)
     if encode_key is not None:
@@ -78,7 +79,8 @@ def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
 def make_value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[], Iterable[str]]], bytes]:
     """Return a function (value or None, key of the sample, its shard, `fields()`: its fields) -> sort key.
 
-    The function raises SampleError if the value is not of its kind, or is missing and `order.missing` is None.
+    The function raises SampleError if the value is not of its kind or not valid Unicode, or is missing (None) and
+    `order.missing` is None.
     """
 
     def encode(value: str | None, key: bytes, shard: str, fields: Callable[[], Iterable[str]]) -> bytes:
@@ -113,7 +115,7 @@ def make_value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callab
 def require_values(records: Iterable[bytes], order: Order) -> Iterable[bytes]:
     """Return *records*, which begin with the sort keys of samples, such that reading to their end checks them.
 
-    Raises, at the end: SampleError if `order.missing` is set, and no sample has the value to sort by.
+    Raises, at the end: SampleError if `order.missing` is set, and no sample of one or more has the value to sort by.
     """
     return records if order.missing is None else _check_values(records, order)
 

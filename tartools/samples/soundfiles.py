@@ -36,7 +36,8 @@ def truncation(file: IO[bytes], size: int) -> str:
 def _truncation_of_wav(file: IO[bytes], size: int) -> str:
     """Return the damage of the WAV *file* of *size* bytes; "" if there is none.
 
-    Damage is a chunk of samples that is missing, empty, or longer than the file.
+    Damage is a chunk of samples that is missing, empty, or longer than the file. In RIFF a length of 0x7fff0000 or more
+    is no damage: a writer to a pipe puts it there.
     """
     position, data_bytes = 12, None
     while position + _RIFF_CHUNK.size <= size:

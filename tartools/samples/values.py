@@ -79,7 +79,7 @@ def find_value(sample: Sample, column: Column, index: int = 0, *, verbatim: bool
     """Return (value of *column* with its JSON type,), a tuple of one item; None if the sample has no value.
 
     It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise text: of the field, the key
-    or the URL of the shard.
+    or the URL of the shard. The first of `column.choices` that the sample has decides, even if the path is not in it.
     *index*: number of the sample in the input. *verbatim*: names compare with case, and a final newline is kept.
 
     Raises: SampleError, naming sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
@@ -220,6 +220,7 @@ def pseudo_value(sample: Sample, name: str, index: int) -> str | int:
 def _value_at_path(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
     """Return (value at *path* in the JSON *payload*,), a tuple of one item; None if the path does not exist.
 
+    A step of *path* is a name in an object, or an index in a list, "0" the first.
     Raises: SampleError, naming *sample* and *field*, if it is not JSON.
     """
     try:

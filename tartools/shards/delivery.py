@@ -89,8 +89,8 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
     """Write each sample to the part that its label names; yield the URL of each shard once it has appeared.
 
     `labelled`: batches, each with one label a sample. `begin(part)`: returns the `Series` of shards of a part; called
-    at its first sample. The last shards of all parts are written completely before the first of these appears. When a
-    part has its maximal number of shards, no more samples are read.
+    at its first sample; it counts the samples. The last shards of all parts are written completely before the first of
+    these appears. When a part has its maximal number of shards, no more samples are read.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
     Raises what *labelled* and `begin` raise; StorageError; SampleError if two samples with one key would be adjacent in

@@ -25,7 +25,7 @@ class Numbering(NamedTuple):
     """Names of numbered shards: *prefix*, the number in at least *digits* digits, and *suffix*.
 
     `name(number)` gives a name, `number(name)` the number of one. `fill`: the character before shorter numbers, "0" or
-    " ". If `digits` is None there is one name, *prefix* and *suffix*, for number 0.
+    " ". If `digits` is None there is one name, *prefix*, for number 0; *suffix* has to be "" then.
     """
 
     prefix: str
@@ -38,7 +38,10 @@ class Numbering(NamedTuple):
         return self.prefix + ("" if self.digits is None else str(number).rjust(self.digits, self.fill)) + self.suffix
 
     def number(self, name: str) -> int | None:
-        """Return the number that *name* has as the name of a shard; None if it is not one of these names."""
+        """Return the number that *name* has as the name of a shard; None if it is not one of these names.
+
+        With the prefix "a-", 3 digits, "0" and ".tar": a-007.tar -> 7, a-1000.tar -> 1000, a-7.tar -> None.
+        """
         if self.digits is None:
             return 0 if name == self.prefix else None
         digits = name.removeprefix(self.prefix).removesuffix(self.suffix).strip(" ")
@@ -53,7 +56,8 @@ def parse_numbering(text: str, gzip: bool) -> Numbering:
     A prefix gets six digits, and `.tar` (`.tgz` with *gzip*) unless it names a suffix itself.
     In the URL of a web server the number is `%06d`, with the 0, or in braces, and stands before the query.
 
-    Raises UsageError for two numbers in one pattern, for too many digits, or for a prefix that ends in .zip.
+    Raises UsageError for two numbers in one pattern, for a width of over 99 digits, or for a prefix that ends like
+    another format, such as .zip.
 
     >>> parse_numbering("train", False).name(7), parse_numbering("d/", True).name(0)
     ('train-000007.tar', 'd/000000.tgz')

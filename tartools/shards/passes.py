@@ -416,7 +416,7 @@ class SamplePass(Pass[Sample]):
         return self._read_shards(self.urls, self.account, self.reading)
 
     def order(self, items: Iterator[Sample], watch: Watch | None = None) -> None:
-        """Write the samples *items*, in their order, to the only output.
+        """Write the samples *items*, in their order, to the only output; count them as written.
 
         `watch(samples, keys)`: if given, a generator that passes the samples on and looks at them; `keys(sample)` is a
         tuple of its key.

@@ -37,9 +37,10 @@ def read_ahead(
 ) -> Generator[Iterator[Batch], None, None]:
     """Yield, for each of *urls* in order, an iterator of its batches, while threads read up to *max_shards* shards.
 
-    Plain local files and tables are only opened ahead, not read.
+    Plain local files and tables are only opened ahead, not read. `reading`: how shards are read. `account`: counts the
+    bytes, and gets reports of members that are no samples; the consumer counts the samples.
     `memory`: bytes of shards read ahead that are held in all; bytes beyond go to unlinked files in `reading.tmpdir`. 4
-    MiB of the shard being parsed are held, too. The consumer counts the samples.
+    MiB of the shard being parsed are held, too.
     What opening or reading a shard raises is raised when its turn comes. Raises: StorageError at the beginning if
     `reading.tmpdir` can't hold files. Closing the generator ends the threads.
     """
@@ -71,7 +72,10 @@ def read_ahead(
 
 
 def _batches(shard: ShardAhead, account: Account, reading: Reading) -> Iterator[Batch]:
-    """Yield the samples of *shard* in batches, then close it."""
+    """Yield the samples of *shard* in batches, then close it.
+
+    *reading*: how they are read. *account*: gets reports of members that are no samples.
+    """
     yield from shard_batches(shard.url, account, reading, shard.wait_for_stream())
 
 
@@ -79,8 +83,8 @@ def merge_shards(urls: Sequence[str], account: Account, reading: Reading, window
     """Yield batches of the shards *urls* as threads read them, up to *window* shards at a time.
 
     Shards begin in the order of *urls*, and their batches mix; the samples of one shard keep their order. The consumer
-    counts them. Holds: 4 MiB of each shard being read. The first error ends it. Raises: TarFormatError and
-    StorageError, after the samples of this shard before the damage.
+    counts them; *account* gets bytes and reports. Holds: 4 MiB of each shard being read. The first error ends it.
+    Raises: TarFormatError and StorageError, after the samples of this shard before the damage.
     """
     item: SimpleQueue[tuple[int, ShardContent | BaseException | None]] = SimpleQueue()  # at a shard's end its failure
     room = threading.Semaphore(window * BUFFERED_PARTS)
@@ -140,7 +144,8 @@ def merge_shards(urls: Sequence[str], account: Account, reading: Reading, window
 class ShardAhead(Input):
     """The bytes of the shard *url*, decompressed, read by a thread that starts at once; the consumer takes them later.
 
-    The consumer calls `wait_for_stream`, and reads what that returns.
+    The consumer calls `wait_for_stream`, reads the stream that it returns, and closes that; or only calls `close`.
+    `account`: counts the bytes read.
     `memory`: bytes held until the consumer comes; further ones go to an unlinked file in `reading.tmpdir`. A plain file
     or a table is only opened, and left to the consumer. `reading.sums`: the checksums to compare.
     `is_running`: True until it is closed, or found to be a plain file or a table, which no thread reads.

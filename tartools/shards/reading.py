@@ -61,7 +61,7 @@ class Reading(NamedTuple):
     """How shards and tables are read.
 
     `strictness`: the faults that the user accepts.
-    `need`: how much of each sample the caller uses; less is read if it needs less.
+    `need`: how much of each sample the caller uses: Need.PLACES, FIELDS or PAYLOADS; less is read if it needs less.
     `tmpdir`: folder of temporary files, for large members of compressed or remote shards (None: `$TMPDIR`, else /tmp).
     `columns`: if given, samples that a table lists come as `tables.listed.ListedBatch`: with those of these columns
     that the table has, and read when they are asked for.
@@ -123,6 +123,7 @@ def chain_shards(shards: Iterable[Iterator[Item]]) -> Iterator[Item]:
 def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Iterator[Batch]:
     """Return the samples of the shards and tables *urls* in batches, one after the other. The consumer counts them.
 
+    *account*: counts the bytes, and gets reports of members that are no samples. *reading*: how they are read.
     All local files are checked before this returns; each shard is opened when its turn comes. Raises TarFormatError and
     StorageError, after the samples before the damage.
     """
@@ -165,9 +166,9 @@ def close_at_end(samples: Iterable[object]) -> Iterator[None]:
 def check_shards(urls: Sequence[str], account: Account) -> int | None:
     """Check *urls* as far as that is possible without reading; return their total size in bytes, None if unknown.
 
-    It is None unless all are regular local files. Sets the expected bytes and shards in the progress of *account*,
-    unless they are set. Raises StorageError for a local file that can't be read; UsageError for a URL that names no
-    input, and for stdin named twice.
+    It is None unless all are regular local files, or archives split into them. Sets the expected bytes and shards in
+    the progress of *account*, unless they are set. Raises StorageError for a local file that can't be read; UsageError
+    for a URL that names no input or has a password, and for stdin that is named twice or a terminal.
     """
     size = storage.check_inputs(urls)
     progress = account.progress
@@ -188,7 +189,7 @@ def shard_batches(
 ) -> Generator[Batch, None, None]:
     """Yield the samples of the shard or table *url* in batches; the consumer counts them.
 
-    At the end it counts the shard in `account.shards_done`, unless *until* is given.
+    `account`: gets reports of members that are no samples; at the end `shards_done` grows, unless *until* is given.
     `stream`: its open stream; None: it is opened now. It is closed at the end, or when the generator is closed.
     `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
     where a sample must begin (None: at the end).
@@ -447,9 +448,9 @@ class ShardStream:
             self._parts = None
 
     def part_place(self, byte: int) -> str:
-        """Return a phrase with the part that has *byte* of the tar, of an archive that was split, uncompressed.
+        """Return a phrase with the part that has *byte* of the tar, such as "byte 7 of x.tar.partab".
 
-        "" for any other shard.
+        "" unless the shard is an archive that was split, uncompressed.
         """
         return "" if self._parts is None or self.compressed else self._parts.describe(byte)
 

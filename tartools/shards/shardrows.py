@@ -64,7 +64,10 @@ def table_destination(
 
 
 class RowWriter(SampleWriter):
-    """Writes one shard from batches of rows, which have numbers: *reader* reads the samples that the rows list."""
+    """Writes the shard *destination* from batches of rows with numbers: *reader* reads the samples that the rows list.
+
+    To be called: `write_batch` for the rows, then `commit`; or `abort` after an error. Both close *reader*.
+    """
 
     def __init__(self, destination: Destination, reader: VerifiedReader) -> None:
         super().__init__(destination)
@@ -226,7 +229,10 @@ def index_shards(
 
 
 def missing_column(table: TablePart, facts: TableFacts) -> str | None:
-    """Return the name of the first column for *facts* that *table* lacks; None if it has all of them."""
+    """Return the name of the first column for *facts* that *table* lacks; None if it has all of them.
+
+    First come the columns that *facts* name, then the columns for measured facts of each field of *table*.
+    """
     columns = [name for name, _ in facts.named_columns]
     if facts.measured:
         fields = schema.fields_of(table.schema)
@@ -392,7 +398,7 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
 
 
 def canonical_shard(url: str) -> str:
-    """Return a text that is equal for all names of one shard: the absolute path if it is local, else its URL.
+    """Return a text that is equal for all names of the shard *url*: the absolute path if it is local, else its URL.
 
     Symbolic links are not resolved. "file:a.tar" and "./a.tar" give the same.
     """

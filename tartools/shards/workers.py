@@ -128,9 +128,9 @@ def gather(
     """Yield the tasks of *work* over the samples of *urls*, in order. Take the output of each, then its result.
 
     `work(task)`: reads the samples of the task, counts them in *account*, returns an iterator of output bytes, and sets
-    `task.result`. In a worker it may raise RestartError. `max_workers`: limit of workers at a time; below 2, this
-    process does everything as one task. `remote`: they read remote shards, too: only for work without output. `plain`:
-    they do not read compressed shards. All local files are checked before this returns a generator; close it.
+    `task.result`. In a worker it may raise RestartError. `reading`: how shards are read. `max_workers`: limit of
+    workers; below 2, this process does all as one task. `remote`: they read remote shards, too: only for work without
+    output. `plain`: they read no compressed shards. Local files are checked before this returns a generator; close it.
 
     Holds 1 MiB, and each worker up to 64 MiB of output. Raises: TarFormatError and StorageError, after the samples
     before the damage; what *work* raises.
@@ -195,9 +195,9 @@ def _share_out(
 ) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
 
-    Large files are cut up, unless *uncut*; small shards are put together up to 32 MiB. *max_workers*: number of workers
-    that remote shards, of which up to four are put together, should keep busy. *remote*: workers may read remote
-    shards, if there are two *urls* or more. *plain*: they do not read compressed ones.
+    Files over 32 MiB are cut up, unless *uncut*; adjacent smaller shards are put together until they have 32 MiB.
+    *max_workers*: number of workers that remote shards, up to four put together, should keep busy. *remote*: workers
+    may read remote shards, if there are two *urls* or more. *plain*: they do not read compressed ones.
     """
     # assumed for a remote shard, whose size is unknown: a request takes time
     remote_size = -(-PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers)))
@@ -228,7 +228,7 @@ def _share_out(
 def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task that reads the large local file *url*, input *number*: one part each.
 
-    Parts have *part_size* bytes or more. A compressed file, a table, or no regular file is one part, for no worker.
+    All but the last have *part_size* bytes or more. A compressed file, a table, no regular file: one part, no worker.
     """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
@@ -476,7 +476,7 @@ class _ListedKeys(RepeatedKeyDetector):
 def read_part(
     part: ShardPart, account: Account, reading: Reading, first_of: Callable[[ShardPart], RepeatedKeyDetector]
 ) -> Iterator[Batch]:
-    """Yield the samples of *part* of a shard, in batches. `first_of(part)` returns its detector of repeated keys.
+    """Yield the samples of *part* in batches; *account* gets reports. `first_of(part)`: its detector of repeated keys.
 
     Raises: RestartError if the boundary at the end of the part was wrong: the last sample goes on behind it, or there
     is none; StorageError if the file has changed since it was cut up; what reading raises.

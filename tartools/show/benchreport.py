@@ -25,7 +25,8 @@ def add_advice(facts: dict[str, Any]) -> None:
     """Add "limit" to each row of *facts*, which `tarbench --json` prints, and the lines "advice" to *facts*.
 
     The limit is the part of the time that takes longest ("list", "read", "decode" or "collate") in the row of the same
-    name without workers, or "processors" for a row with workers that keeps them at least 80 % busy (BUSY_SHARE).
+    name without workers, which must be there, or "processors" for a row with workers whose CPU time per sample keeps
+    the cores at least 80 % busy (BUSY_SHARE).
     """
     parts_by_name = {row["name"]: row["parts"] for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:
@@ -157,7 +158,7 @@ def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float
     """Yield (name with the number of workers, row, parts of its time) for each row of *facts*.
 
     The name is "zip, 4 workers", or "zip" without workers. The parts, in seconds per sample, are those of the row of
-    the same name without workers; {} if not measured.
+    the same name without workers, which must be there; {} if not measured.
     """
     parts_by_name = {row["name"]: row.get("parts") or {} for row in facts["rows"] if not row["workers"]}
     for row in facts["rows"]:

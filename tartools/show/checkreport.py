@@ -32,10 +32,11 @@ def check_facts(
 ) -> dict[str, Any]:
     """Return the facts of --json: the findings of *summary* in a number of *shards*, errors first.
 
-    Keys: shards, samples; errors, warnings and notes, the number of findings of each severity; expected, undecoded
-    (fields); findings. `shard_place(number, byte)`: returns (shard, byte) for the place of a finding. *expected*:
-    fields that each sample should have, each a tuple of alternatives. *decoded*: True if payloads were decoded, not
-    only their first bytes read.
+    Keys: shards, samples; errors, warnings and notes, the number of findings of each severity; expected (fields, such
+    as "jpg;png" for alternatives); undecoded (fields, by `undecoded_fields`); findings, a list of `describe_finding`.
+    `shard_place(number, byte)`: returns (shard, byte) for the place of a finding. *expected*: fields that each sample
+    should have, each a tuple of alternatives. *decoded*: True if payloads were decoded, not only their first bytes
+    read.
     *card*: YAML of a dataset card, the value of the key card; no such key if it is None.
     """
     counts = dict.fromkeys(SEVERITIES, 0)
@@ -93,10 +94,10 @@ def describe_finding(code: str, tally: Tally, shard_place: ShardPlace) -> dict[s
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts* of `tarcheck --json`, one per line: counts, expected fields, then each kind of finding.
+    """Yield the *facts* of `tarcheck --json`, one per line: counts, expected and undecoded fields, then findings.
 
-    Each kind has its count, the remedy, and up to 20 places. At the end are the lines of the dataset card, if there is
-    one.
+    Each kind of finding has a line with its count and meaning, one with the remedy, and one for each of up to 20
+    places. At the end are the lines of the dataset card, if there is one.
     """
     for count_name in ("shards", "samples", "errors", "warnings", "notes"):
         yield f"{count_name}: {facts[count_name]}"

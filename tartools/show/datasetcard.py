@@ -75,7 +75,10 @@ def type_entry(kind: ValueType) -> dict[str, Any]:
 
 
 def block_lines(value: Any) -> list[str]:
-    """Return *value*, of dictionaries, lists and strings inside each other, as lines of YAML in block style."""
+    """Return *value*, of dictionaries, lists and strings inside each other, as lines of YAML in block style.
+
+    {"a": ["b", "c"], "d": []} gives "a:", "- b", "- c", "d: []".
+    """
     if isinstance(value, str):
         return [scalar(value)]
     lines: list[str] = []

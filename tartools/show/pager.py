@@ -235,7 +235,7 @@ class Pager:
         return sheet.draw_grid([self._seen[n] for n in range(begin, end + 1)], self._number - begin, screen)
 
     def _status(self, screen: Screen, hint: str) -> str:
-        """Return the last row: number, key and shard on the left, the note or else *hint* on the right."""
+        """Return the last row, as wide as *screen*: number, key, shard, and at the end the note, or else *hint*."""
         sample = self._seen[self._number]
         right_part = f" {self._note or hint} "
         left_part = f" {self._position_words()}  {printable(sample.key)}  {shown(sample.shard)}"

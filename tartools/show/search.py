@@ -14,7 +14,7 @@ NO_TEXTS = PICTURES | SOUNDS | VIDEOS | ARRAYS  # suffixes of fields that are no
 
 
 def search_words(query: str) -> list[str]:
-    """Return the words of *query*, in small letters; blanks in quotes do not end a word.
+    """Return the words of *query*, in small letters, without quotes; blanks in double quotes do not end a word.
 
     >>> search_words('Oak "cls=sea lion"')
     ['oak', 'cls=sea lion']

@@ -28,9 +28,10 @@ HISTOGRAM_STEPS = 12  # of a histogram
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
     """Return the facts of --json about the samples in *summary*, read from the shards *urls*.
 
-    Keys: samples, members, bytes (archives, payloads, headers, padding, other), shards; fields and combinations, None
-    if over 1,000; values, if columns were counted. *size*: unpacked bytes of the shards. *torn*: keys that return later
-    in their shard.
+    Keys: samples, members, bytes (archives, payloads, headers, padding, other), shards (`balance_facts`); fields (a
+    list of `facts_of_field`) and combinations (a list of fields and samples, most frequent first), None if over 1,000;
+    values (a list of `facts_of_values`), if columns were counted. *size*: unpacked bytes of the shards. *torn*: keys
+    that return later in their shard, as bytes.
     """
     combinations = sort_by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     facts = {
@@ -59,7 +60,7 @@ def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[b
 def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, Any]:
     """Return the facts of --json about the *values* of the column *name*; *samples*: count of all samples.
 
-    Keys: field, samples (with a value), missing (number without), missing_in (first key without, or None), classes.
+    Keys: field, samples (with value), missing (without), missing_in (first key or None), classes (`facts_of_classes`).
     """
     return {
         "field": name,
@@ -73,8 +74,7 @@ def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, 
 def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
     """Return the facts of --json about the classes of *field*.
 
-    Keys: values (number), counts (class -> count, largest first), both None if over 1,000; long (number of too long
-    values).
+    Keys: values (number), counts (class -> count, largest first), None if over 1,000; long (values over 256 bytes).
     """
     counts = None if field.classes is None else sort_by_count(field.classes)
     return {"values": None if counts is None else len(counts), "counts": counts, "long": field.long}
@@ -84,10 +84,10 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
     """Return the facts of --json about one *field*, called *name*. *summary*: all samples.
 
     Keys: field, members, samples (with it), missing (number without), missing_in (first key without, or None),
-    missing_keys (first keys without, if most samples have it; None if unknown), torn (the first key without that is in
-    *torn*, or None), bytes, sizes, histogram; classes, lengths if any; pictures if any: formats and sizes (value ->
-    count), width and height (min, median, max), broken (count), broken_in, why, broken_keys. *torn*: keys that return
-    later in their shard.
+    missing_keys (first keys without, if most samples have it, else []; None if unknown), torn (the first key without
+    that is in *torn*, or None), bytes, sizes (min, p5, median, p95, max), histogram; classes, lengths if any; pictures
+    if any: formats and sizes (value -> count; sizes None if over 1,000), width and height (min, median, max), broken
+    (count), broken_in, why, broken_keys. *torn*: keys that return later in their shard.
     """
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
     lacking = summary.keys_lacking(name) if field.samples < samples else []
@@ -151,7 +151,7 @@ def facts_of_lengths(lengths: LengthCounts) -> dict[str, Any]:
 
 
 def spread_facts(numbers: Distribution) -> dict[str, int | None]:
-    """Return the dict of min, median and max of *numbers*; each is None if there are no numbers."""
+    """Return {"min", "median", "max"} of *numbers*, each None without numbers; the median is up to 1 % too small."""
     has_numbers = numbers.minimum is not None
     return {"min": numbers.minimum, "median": numbers.quantile(50) if has_numbers else None, "max": numbers.maximum}
 
@@ -184,7 +184,7 @@ def sort_by_count(counts: dict[str, int]) -> dict[str, int]:
 def balance_facts(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
     """Return the facts of --json about the distribution of samples and bytes over the shards *urls*.
 
-    Keys: count; samples and bytes (min, median, max); smallest and largest shard (url, samples, bytes).
+    Keys: count; samples and bytes (min, median, max); smallest and largest, the shard by bytes (url, samples, bytes).
     *counts_by_url*: [samples, bytes] read from each URL; one that occurs twice in *urls* was read twice.
     """
     times = Counter(urls)
@@ -294,12 +294,12 @@ def broken_in_words(payloads: Facts) -> str:
 
 
 def shorten_keys(first_keys: Sequence[str]) -> list[str]:
-    """Return up to 20 of *first_keys*, escaped and shortened for a report."""
+    """Return the first 20 of *first_keys*, each escaped and cut to 200 characters by `shorten`."""
     return [shorten(key) for key in first_keys[:MAX_PLACES_LISTED]]
 
 
 def torn_words(field: Facts) -> str:
-    """Return the sentence that the key in "torn" of *field*, its facts, returns later in its shard; advise to sort."""
+    """Return "KEY comes back in its shard; ADVICE" for the key in "torn" of *field*, its facts; the advice: sort."""
     return f"{shorten(field['torn'])} comes back in its shard; {SORT_HINT}"
 
 
@@ -309,7 +309,7 @@ def is_uneven(shards: Facts) -> bool:
 
 
 def join_names(fields: Iterable[str]) -> str:
-    """Return the names of *fields*, escaped and shortened, separated by blanks."""
+    """Return the names of *fields*, each escaped and cut by `shorten` ("-" for ""), separated by blanks."""
     return " ".join(shorten(name) for name in fields)
 
 
@@ -390,7 +390,7 @@ def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "")
 
 
 def picture_table(name: str, pictures: Facts) -> Section:
-    """Return the table about the *pictures* of the field *name*: formats, sides, and the 8 most frequent sizes."""
+    """Return the table of the 8 most frequent sizes of *pictures* in the field *name*; below: formats, sides, flaws."""
     sizes = list((pictures["sizes"] or {}).items())
     total = sum(pictures["formats"].values())
     rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MAX_TABLE_ROWS]]
@@ -440,7 +440,7 @@ def class_tables(facts: Facts) -> Iterator[Section]:
 
 
 def combination_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the table of the combinations of fields in *facts*, unless all samples have the same fields."""
+    """Yield the table of the 8 most frequent combinations of fields in *facts*, if there are several combinations."""
     combinations = facts["combinations"]
     if combinations is None or len(combinations) > 1:
         rows = [
@@ -462,7 +462,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
 
 
 def shard_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the table about the sizes of shards in *facts*, if there are several shards."""
+    """Yield the table of min, median and max of samples and bytes in a shard, from *facts*, if there are several."""
     shards = facts["shards"]
     if shards["count"] > 1:
         samples, sizes = shards["samples"], shards["bytes"]

@@ -65,8 +65,8 @@ def detect_screen(protocol: str = AUTO) -> Screen:
     """Return the screen of stdout. *protocol*: how to draw pictures, one of `PROTOCOLS`.
 
     If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess_protocol`.
-    There are no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb.
-    Raises: UsageError if the variable is not one of `PROTOCOLS`.
+    There are no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb
+    or not set. Raises: UsageError if the variable is not one of `PROTOCOLS`.
     """
     terminal = os.isatty(1)
     codes = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
@@ -108,7 +108,8 @@ def terminal_size() -> tuple[int, int, tuple[int, int]]:
     """Return (columns, rows, (width, height) of a character in pixels) of the terminal; 80 by 24 if unknown.
 
     The environment variables COLUMNS and LINES override the system's size of the terminal of stdout, or else (stdout is
-    a pager) of stderr or stdin. The result is at least 20 by 8; a character has (10, 20) pixels if unknown.
+    a pager) of stderr or stdin. The result is at least 20 by 8. A character has (10, 20) pixels if unknown, or if one
+    of the two is below 4; neither is above 64.
     """
     columns = rows = across = down = 0
     for fd in (1, 2, 0):
@@ -201,7 +202,7 @@ class Keyboard:
             data = data[os.write(self._fd, data) :]
 
     def read_key(self) -> str:
-        """Wait for a key; return its character or its name, such as "page down".
+        """Wait for a key; return its character, its name such as "page down" (KEY_NAMES), or else its escape sequence.
 
         A character that is not ASCII comes byte by byte, each as a character of Latin-1. It returns `REDRAW_KEY` if the
         screen must be drawn again, "escape" if the terminal no longer exists.

@@ -44,9 +44,9 @@ class DiffSide(NamedTuple):
         """Yield a record for each sample, sorted in blocks only: encoded key, position in 8 bytes, content.
 
         `presort_blocks` sorts 16,384 or more records at a time; the caller sorts all. The position is the number of
-        the task << POSITION_SHIFT, plus the number of samples before in the task: `resolve_positions` makes positions
-        in the input of them, with `counts`. The content has the names of the fields and a digest of each payload: see
-        `content_records`. Counts the samples in *account*, as read and written.
+        the task << POSITION_SHIFT (40), plus the number of samples before in the task: `resolve_positions` makes
+        positions in the input of them, with `counts`. The content has the names of the fields and a digest of each
+        payload: see `content_records`. Counts the samples in *account*, as read and written.
         Raises: TarFormatError and StorageError for a damaged or changed input.
         """
 
@@ -83,8 +83,9 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
     """Write the samples of *run* that *selected* names to its first output, all other samples to its second, if any.
 
     `counts`: number of samples of each task. `selected`: sorted records of 8 bytes (task number << POSITION_SHIFT plus
-    position in the task, big-endian) and the key. Raises: StorageError if the samples have changed since they were
-    compared.
+    position in the task, big-endian) and the key itself, not encoded. Raises: StorageError if the input has changed
+    since it was compared: a selected sample has another key than its record, or the number of samples is not the sum of
+    *counts*.
     """
     run.snapshot.samples = sum(counts)
     places, keys = tee(selected)
@@ -105,9 +106,10 @@ def content_records(batch: Batch, positions: Iterator[int]) -> list[bytes]:
     """Return a record for each sample of *batch*, with the next of *positions*; records sort by key and position.
 
     The samples take positions in the order of the batch; in the list, samples with the same fields are together.
-    A record is the key, as `sortkeys.text_bytes` encodes it, the position in 8 bytes, and the content: the size of all
-    names, the names of the fields, each after its size, and a BLAKE2b digest of 16 bytes for each payload, in the order
-    of the names. Sizes are 8 bytes, big-endian, as the position.
+    A record is the key, as `sortkeys.text_bytes` encodes it, the position in 8 bytes, and the content: the size of the
+    list of names, this list, and a BLAKE2b digest of 16 bytes for each payload, in the order of the names. The list has
+    the names of the fields, sorted, each after its own size. Sizes are 8 bytes, big-endian, as the position; the size
+    of the list counts the sizes in it.
     """
     records: list[bytes] = []
     places = [position.to_bytes(POSITION_SIZE, "big") for position in islice(positions, len(batch))]
@@ -155,8 +157,8 @@ class Change(NamedTuple):
 
     `kind`: EQUAL, ADDED (only in B), REMOVED (only in A), CHANGED or REORDERED.
     `key`: as `sortkeys.text_bytes` encodes it.
-    `before`, `position`: position in A and in B, as in the records, 8 bytes big-endian; b"" if it is not there;
-    REORDERED has no `before`.
+    `before`, `position`: position in A and in B, 8 bytes, copied from the records; b"" where the input does not have
+    the sample; REORDERED has no `before`.
     `fields`: of CHANGED, names of the changed fields; one that only A has begins with -, one that only B has with +;
     else ().
     """
@@ -244,7 +246,7 @@ def find_reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Ite
 
     *pairs*: records of the samples that both inputs have: position in A and position in B, 8 bytes each, and the key;
     other samples do not count. `sort(records)`: yields any number of records sorted; called twice. Order: by
-    position in B, the only one that the changes have.
+    position in B. A change has its `key` and `position` (in B); its `before` is b"".
     """
 
     # Two sorts: the first, by position in A, puts each sample beside its predecessor in A; the second, by position in

@@ -44,6 +44,8 @@ class GroupCounts(NamedTuple):
 class Imbalance:
     """The samples of each class in each part, and how much adding a group to a part changes the imbalance.
 
+    Imbalance: the sum over all classes and parts of (samples - target) ** 2 / (target * samples of the class), where
+    target is the part's share of the class; all samples together count as one more class.
     *parts*: with their shares. *totals*: samples of each class, in the whole data set. All parts are empty at first;
     `add` puts a group into one.
     `counts`: for each part, a list: its samples of each class, and as last item its samples of all classes.
@@ -65,7 +67,7 @@ class Imbalance:
     def change(self, group: GroupCounts, part: int, sign: int = 1) -> float:
         """Return the change of imbalance if *group* were added to *part*, an index (or, *sign* -1, taken from it).
 
-        Nothing is added or taken.
+        Nothing is added or taken. A negative number: the parts would be nearer to their shares.
         """
         counts, targets, totals = self.counts[part], self._targets[part], self._totals
         return sum(
@@ -91,6 +93,7 @@ class Imbalance:
     def describe(self, parts: Sequence[Part], classes: Sequence[str]) -> str:
         """Return a sentence on the class and part where the part's fraction of the class is furthest from its share.
 
+        Such as "the largest difference is 5%: val has 15% of the samples with 'cat', its share is 10%".
         *parts*: with their shares, as given to the constructor. *classes*: the values that stand for the indexes of
         classes. Without a difference, the sentence says that each part has its share exactly; "" if there is no class.
         """

@@ -46,10 +46,10 @@ class SortedRun(NamedTuple):
 
 
 class Spool:
-    """A list of records (bytes) that may exceed memory; it can be iterated any number of times, in order.
+    """A list of records (bytes) that may exceed memory; it can be iterated any number of times, in the order of adding.
 
-    Holds: up to *memory* bytes; further records are in an unnamed file in *tmpdir*. Raises: StorageError if that can't
-    be written.
+    Holds: up to *memory* bytes, 64 counted for each record beyond its own (RECORD_OVERHEAD_BYTES); further records are
+    in an unnamed file in *tmpdir*. Raises: StorageError if that can't be written.
     """
 
     def __init__(self, memory: int, tmpdir: str | None) -> None:
@@ -86,8 +86,9 @@ class Spool:
 def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> Iterator[bytes]:
     """Yield *records* (bytes) sorted, once all have been read.
 
-    Holds: *memory* bytes, and 32 MiB while it merges, or two records if they are larger. Records that do not fit into
-    *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError if that can't be written or read.
+    Holds: *memory* bytes, 64 counted for each record beyond its own, and 32 MiB while it merges, or two records if they
+    are larger. Records that do not fit into *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError
+    if that can't be written or read.
     """
     buffer: list[bytes] = []
     runs: list[SortedRun] = []
@@ -119,6 +120,7 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
 def resolve_positions(numbers: Iterable[int], counts: Sequence[int]) -> Iterator[int]:
     """Yield the position in the whole input for each of *numbers*: task << POSITION_SHIFT, plus position in the task.
 
+    The shift is 40 bits: with *counts* [3, 2], the number (1 << 40) + 1 gives 4.
     `counts`: number of samples of each task. It is read when the first number comes, and has to be complete then.
     """
     begins: list[int] = []
@@ -130,8 +132,8 @@ def resolve_positions(numbers: Iterable[int], counts: Sequence[int]) -> Iterator
 def group_runs(runs: list[SortedRun]) -> list[list[SortedRun]]:
     """Return *runs* in groups of adjacent ones that can be merged at once.
 
-    A group has up to 64 runs (MAX_RUNS_MERGED), with up to 32 MiB of blocks (MERGE_BYTES). Each group but the last has
-    two runs or more, even if their blocks are larger.
+    A group has up to 64 runs (MAX_RUNS_MERGED), and the largest blocks of its runs (`largest`) have up to 32 MiB in all
+    (MERGE_BYTES). Each group but the last has two runs or more, even if their blocks are larger.
     """
     groups: list[list[SortedRun]] = []
     block_bytes = 0

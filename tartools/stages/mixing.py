@@ -35,8 +35,8 @@ class MixedSource(Generic[Item]):
     """One source of a mixture, which can be iterated several times; it yields items: samples or row numbers.
 
     *source*: (URLs, function that returns the batches of items, True if items are row numbers). `account`: counts the
-    items as read. `needed`: True makes a source without items an error. Call `close` at the end. `name`: its first URL,
-    and how many more there are, for messages. Holds: the batches of *source*.
+    items as read. `needed`: True makes a source without items an error. Call `close` at the end. `name`: for messages,
+    its first URL, and how many more there are: "a.tar and 2 more". Holds: the batches of *source*.
     """
 
     def __init__(self, source: ItemSource, account: Account, *, needed: bool) -> None:
@@ -190,8 +190,9 @@ class Mixture(Generic[Item]):
     def warn_of_repeats(self, batches: Iterable[Any], keys: Callable[[Any], Iterable[bytes | None]]) -> Iterator[Any]:
         """Yield *batches* of the mixed items unchanged; then warn if keys may have been written twice.
 
-        `keys(batch)`: returns the keys of a batch, None for an item without one. The first 10,000 keys are compared;
-        sources read again repeat theirs unless the template has `{round}` or `{index}`.
+        They may if a source was read again, and the template *rekey* has neither `{round` nor `{index`; or, if none was
+        read again, if one of the first 10,000 keys repeats. `keys(batch)`: returns the keys of a batch, None for an
+        item without one.
         """
         batches = iter(batches)
         for batch in batches:
@@ -232,7 +233,10 @@ class Mixture(Generic[Item]):
             account.warn("; left out: ".join([why, *([", ".join(descriptions)] if descriptions else [])]))
 
     def _warn_of_keys(self) -> None:
-        """Warn once if samples of the output may have the same key; say how `--rekey` avoids it."""
+        """Warn if a source was read again, so that keys come again; else if one of the first 10,000 keys has repeated.
+
+        No warning of a source if the template *rekey* has `{round` or `{index`. The text says how --rekey avoids it.
+        """
         repeated = [number for number, rounds in enumerate(self.rounds) if rounds]
         if repeated and "{round" not in self._rekey and "{index" not in self._rekey:
             first = repeated[0]

@@ -53,11 +53,11 @@ def label_samples(
     Both: to *parts* by the hash, so that each gets its share of the samples of each value. Neither: all to the part "".
     `group`, with *parts*: all samples with one value of it go to one part, by the hash of that value; with *column*
     too, to the part that keeps the shares of its values most even (`stages.evengroups`).
-    `check(value)`: raises ValueError if a value of *column* can't be the name of a part.
+    `check(value)`: raises ValueError if a value of *column* can't be the name of a part; not called with *parts*.
     `spread(counts)`: if given, called with the number of samples of each part before the iterator is returned.
 
-    Raises: SampleError for a missing value, or one that can't be a name; and if samples differ from those that were
-    counted before.
+    Raises: SampleError for a missing value, one that can't be the name of a part, or over 1,000 parts of *column*; and
+    if samples differ from the ones that were counted before.
     """
     run.prepare(reread=column is not None or group is not None)
     counts: Counter[str] | None = None
@@ -101,7 +101,10 @@ def _count_parts(
 
 
 def make_key_labeller(parts: Sequence[shares.Part]) -> Callable[[Sequence[bytes]], list[str]]:
-    """Return a function from keys to the names of their parts, each chosen from *parts* by the hash of the key."""
+    """Return a function from keys to the names of their parts, each chosen from *parts* by the hash of the key.
+
+    *parts* divide the range of hashes (`shares.hash_key`) in their order, by their weights: the first has the lowest.
+    """
     names, number_of = [part.name for part in parts], shares.hash_key
     ends = shares.upper_bounds([part.weight for part in parts])
     return lambda keys: [names[bisect_right(ends, number_of(key))] for key in keys]
@@ -173,7 +176,7 @@ def stratify(
 
     The share is exact to one sample, or with *group* as even as whole groups allow: see the module. `column`: has the
     values. The second item yields (batch, names), with one name a sample.
-    All samples are read once before this returns. Holds: 100 MiB of records; further ones are in unnamed files.
+    All samples of *run* are read before this returns. Holds: 100 MiB of records; further ones are in unnamed files.
     Raises: SampleError for a sample without a value; while batches are taken, if samples have changed.
     """
     from tartools.shards.workers import outputs  # most parts are chosen without a count
@@ -225,7 +228,7 @@ def assign_parts(
 
     *records*: from `sort_entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. The
     samples of one value get parts in order, by the weights of *parts*. Adds the number of samples of each part to
-    *counts*. Holds: 32 MiB of records.
+    *counts*. Holds: 32 MiB of the records of one value, beyond that unnamed files in *tmpdir*.
     """
     for _, same in groupby(records, lambda record: record[: record.index(b"\0\0")]):
         spool = Spool(PARTING_MEMORY, tmpdir)
@@ -250,8 +253,8 @@ def assign_groups(
     """Assign a part to each group of *records*; yield records of position, fingerprint of the entry, index of the part.
 
     *records*: from `group_entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. Adds
-    the samples of each part to *counts*. The progress of *run* gets lines that say how even the parts are; *names*: of
-    the columns of groups and values.
+    the samples of each part to *counts*. Sets the totals of the progress of *run* to two lines: how many groups each
+    part has, and how even the parts are. *names*: of the columns of groups and values, for these lines.
     Holds: 64 MiB of records, two bytes a group, and a number for each value and part.
     Raises: SampleError for the 100,001st distinct value.
     """

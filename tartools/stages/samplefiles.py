@@ -91,8 +91,8 @@ class SampleFiles:
     def location_of(self, batch: Batch) -> tuple[int, list[int]] | None:
         """Return (shard number, bounds of the samples in its file) if *batch* is in one plain file, else None.
 
-        Bounds, in bytes: the begin of each sample, then the end of the last. Raises: StorageError if the file has
-        changed.
+        None, too, for a batch made of one sample (`Batch.from_sample`), which `store` takes. Bounds, in bytes: the
+        begin of each sample, then the end of the last. Raises: StorageError if the file has changed.
         """
         file_and_bounds = batch.file()
         if file_and_bounds is None:
@@ -112,7 +112,10 @@ class SampleFiles:
         return Location(*self._copy(sample), shard, True)
 
     def file(self, shard: int, in_scratch: bool) -> tuple[io.FileIO, str]:
-        """Return (open file, shard URL) for samples of shard number *shard*: the scratch file if *in_scratch*."""
+        """Return (open file, shard URL) for samples of shard number *shard*: the scratch file if *in_scratch*.
+
+        Otherwise the shard's own file. Raises: StorageError if that has to be opened again, and has changed.
+        """
         return self._flushed_scratch() if in_scratch else self._file(shard), self._urls[shard]
 
     def gather_samples(
@@ -125,7 +128,8 @@ class SampleFiles:
     ) -> Batch:
         """Read samples from their files into memory; return them as one batch, in this order.
 
-        Each argument has one item a sample: `keys`; `begins` and `ends` in bytes; `shards`, numbers; `in_scratch`.
+        Each argument has one item a sample: `keys`, and the fields of its `Location`: `begins` and `ends` in bytes,
+        `shards` (numbers), `in_scratch`. Raises: StorageError if a file that is opened again has changed.
         """
         places = list(zip(shards, in_scratch, strict=True))
         files_by_place = {place: self.file(*place) for place in dict.fromkeys(places)}
@@ -164,7 +168,7 @@ class SampleFiles:
 
     @property
     def identities(self) -> Identities:
-        """(shard number, version of its file, a tuple of numbers) for each shard whose plain file holds samples."""
+        """Pairs (shard number, version) for each shard whose plain file holds samples; a version is a tuple of ints."""
         return list(self._identities.items())
 
     @property

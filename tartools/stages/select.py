@@ -70,7 +70,8 @@ def take_first(samples: Iterable[Item], max_count: int) -> Iterator[Item]:
 def take_slice(samples: Iterable[Item], chosen: slice, account: Account) -> Iterator[Item]:
     """Yield the samples whose numbers, from 0, are in the slice *chosen*, which has no negatives; read no further.
 
-    Counts the samples before the last chosen one that are not chosen as left out in *account*.
+    Counts the samples that it reads and does not yield, up to the last number in *chosen*, as left out in *account*.
+    Reads nothing if *chosen* is empty.
     """
     numbers = range(*chosen.indices(sys.maxsize))
     last = numbers[-1] if numbers else -1
@@ -96,8 +97,9 @@ def select_fields(
     A word selects every member of the first of its fields that the sample has and *dropped* does not name, and renames
     it to `new`, if given; a field that words select under several names comes under each. Case is ignored unless
     *verbatim*. Members keep their order. A sample without a member left is left out, and counted so in *account*.
-    Adds a check to `account.watched`: it raises SampleError if no sample had any field of a word, and warns if no
-    sample had a field that is *dropped*. It may be called before the end, where a later stage stops.
+    Adds a check to `account.watched`: if there were samples, it raises SampleError if none had a field of some word
+    that is not *dropped*, and warns if none had one of the fields *dropped*. It may be called before the end, where a
+    later stage stops.
 
     Raises: SampleError if a renamed member would get the name of another selected one.
     """
@@ -174,7 +176,8 @@ def select_by_specs(
     *specs*: texts of words (`a`, `a;b`, `new=a`). *excluded*: texts of names. Both are separated by blanks; without
     any, *samples* is returned as it is. Case is ignored unless *verbatim*. Samples without a member left are counted as
     left out in *account*. Raises: UsageError for a bad word; the iterator raises SampleError if a renamed member would
-    get the name of another one, and `account.check()` if no sample has a field of some word.
+    get the name of another one, and `account.check()` if no sample has a field of some word; it warns of *excluded*
+    fields that no sample has.
     """
     if not (specs or excluded):
         return samples
@@ -186,8 +189,9 @@ def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -
     """Yield *samples* with new keys: *template* with {index}, {key}, {shard} and text fields ({cls}) filled in.
 
     {index} is the number of the sample, from 0; {shard} the name of its file without .tar or .tar.gz. Names of fields
-    compare without case unless *verbatim*. Raises: UsageError for a bad template; SampleError for a field that is
-    missing or no text, and for a new key that would not read back.
+    compare without case unless *verbatim*. Raises, once the first sample is taken: UsageError for a bad template;
+    SampleError for a field that is missing or no text, for a new key that would not read back, and for one made of
+    fields that is absolute or has a part `..`.
     """
     make = make_rekeyer(template, verbatim=verbatim)
     for index, sample in enumerate(samples):
@@ -197,9 +201,9 @@ def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -
 def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: bool = False) -> Callable[..., Sample]:
     """Return a function that gives a sample a new key, made from *template*.
 
-    The template has {key}, {shard}, {index} and names of text fields, compared without case unless *verbatim*. The
-    function takes the sample and keywords: `index`, and *more_numbers*, names of numbers that the template may use,
-    too.
+    The template has {key}, {shard}, {index} and names of text fields, compared without case unless *verbatim*; formats
+    of numbers as in {index:06}. {shard} is the name of the sample's file without .tar or .tar.gz. The function takes
+    the sample and keywords: `index`, and *more_numbers*, names of numbers that the template may use, too.
 
     Raises: UsageError for a bad template; the function, too, if a number is not given or does not fit its format. The
     function raises SampleError for a key that would not read back (empty, or with a dot in its base name), a field that

@@ -51,10 +51,11 @@ def parse_value_column(text: str) -> Column:
 def values_of(
     batch: Batch, column: Column, numbers: Sequence[int] | None = None, *, verbatim: bool = False
 ) -> list[str]:
-    """Return the value of *column* as text for each sample of *batch*. Raises: SampleError for one without any.
+    """Return the value of *column* as text for each sample of *batch*, or for the samples with the indexes *numbers*.
 
-    *numbers*: indexes of the samples in the batch, ascending; None: all. With *verbatim*, values are read from the
-    samples only, case matters in names of fields, and a final newline stays.
+    *numbers*: ascending; None: all. With *verbatim*, values are read from the samples only, case matters in names of
+    fields, and a final newline stays. Raises: SampleError for one of these samples without a value, with the field
+    twice, or with one that is not UTF-8, or not JSON as *column* needs.
     """
     if verbatim:
         read = make_getter(column, verbatim=True)
@@ -92,7 +93,7 @@ def bytes_of_value(value: str) -> bytes:
 def parse_ratio(text: str, maximum: int = 1) -> tuple[int, int]:
     """Return the number that *text* is, such as 0.9 or 1/3, as (numerator, denominator), not reduced.
 
-    Raises: ValueError if it is no number from 0 to *maximum*.
+    Raises: ValueError if it is no number from 0 to *maximum*, or has over 40 characters.
 
     >>> parse_ratio("0.25"), parse_ratio("1/3")
     ((25, 100), (1, 3))
@@ -148,8 +149,8 @@ def parse_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`.
 
     Shares are in percent if one is over 1. Weights are whole numbers without a common divisor. The last part gets the
-    remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for
-    another form, a share of 0, a name twice, or shares whose sum differs from 1 (or 100) by over a thousandth.
+    remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for another form, a share of 0,
+    a name twice, or shares whose sum differs from 1 (or 100) by over a thousandth of it.
 
     >>> parse_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
@@ -220,10 +221,10 @@ def share_text(part: int, total: int) -> str:
 
 
 def compare_shares(parts: Sequence[Part], counts: Mapping[str, int]) -> tuple[list[str], list[str]]:
-    """Compare *counts*, the samples of each part by name, with the shares of *parts*.
+    """Compare *counts*, the samples of each part by name, with the shares of *parts*; a part not in *counts* has 0.
 
-    Return two lists of messages: one for each part, and one for each that has over a fifth more or fewer samples than
-    its share.
+    Return two lists of messages: the first has one for each part, the second only the messages of the parts with over a
+    fifth more or fewer samples than their share.
 
     >>> compare_shares(parse_parts("a:0.75,b:0.25"), {"a": 9, "b": 1})[1]
     ['b: 10% of the samples, its share is 25%']

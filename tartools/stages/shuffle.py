@@ -17,9 +17,10 @@ Item = TypeVar("Item")  # a sample, or what stands for one
 def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Account) -> Iterator[Item]:
     """Yield *samples* in random order: from a buffer of *size* samples a random one leaves for each that comes in.
 
-    The first leaves once the buffer is full; at the end of the input all leave, in random order. `seed`: equal seeds
-    and inputs give equal orders. Holds: *size* samples; the caller copies those that are views of a read buffer before
-    (`Sample.own`). Samples in the buffer when the consumer stops are counted as left out in *account*.
+    The first leaves when sample *size* + 1 comes in; at the end of the input all leave, in random order. With *size* 0
+    the order stays. `seed`: equal seeds and inputs give equal orders. Holds: *size* samples, and the new one; the
+    caller copies samples that are views of a read buffer before (`Sample.own`). Samples in the buffer when the consumer
+    stops are counted as left out in *account*.
     """
     import random
 

@@ -92,7 +92,8 @@ def pack_samples(
     """Yield the packed `SampleRecord` of each of the samples that are adjacent in a plain file, without making objects.
 
     `sort_keys`, `keys`, `never_joined`: of each sample. `position`: number of the first in the input. `bounds`: the
-    byte at which each begins, then the end of the last. `shard`: number of the shard in `SampleFiles`.
+    byte at which each begins, then the end of the last. `shard`: number of the shard in `SampleFiles`. `in_scratch` of
+    the records is False.
     """
     pack, size = SAMPLE_TAIL.pack, SORT_POSITION_BYTES
     samples = zip(sort_keys, count(position), keys, bounds, islice(bounds, 1, None), never_joined, strict=False)
@@ -163,7 +164,8 @@ def parts_by_sample(equal: list[Record], order: Order, account: Account) -> list
     Lists are in the order of their first records. Different keys may have one sort key, such as 1 and 01 as numbers:
     with `order.unique`, only the first or last of these samples is kept, and the records of the others are counted in
     *account* as left out. A member without a field is a sample of its own, even if its name is the key of another
-    sample; with `order.unique`, one of these is kept beside one sample with fields.
+    sample; with `order.unique`, one of these is kept beside one sample with fields. Of the two kept, the first is the
+    one whose kind, with or without fields, came first in *equal*.
     """
     samples: dict[tuple[bytes, int], list[Record]] = {}
     for number, record in enumerate(equal):

@@ -81,7 +81,11 @@ def shuffle_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
 
 
 def has_values(inputs: RowInputs, order: Order) -> bool:
-    """True if columns of all *inputs* have the values by which *order* sorts, so that no sample has to be read."""
+    """True if columns of all *inputs* have the values by which *order* sorts, so that no sample has to be read.
+
+    By key, the column of keys must be there. A shuffle, and __shard__, __index__ or __size__ as the first choice of
+    `order.column`, need no further column.
+    """
     column = order.column.choices[0]
     if order.kind == "shuffle" or column in PSEUDO_FIELDS:
         column = schema.KEY_COLUMN if order.by_key else schema.SHARD_COLUMN  # the others are known of every row
@@ -149,8 +153,8 @@ def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> It
 def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
     """Return for each of *rows*, a record batch, a number that stands for its set of fields; 0 for no fields.
 
-    `numbers_by_fields`: the numbers given so far; new ones are added. For all rows UNKNOWN_FIELDS, without end, if the
-    table does not list fields.
+    `numbers_by_fields`: the numbers given so far; new ones are added. Returns an endless iterator of UNKNOWN_FIELDS if
+    *rows* do not list the fields in one of their sets of shards.
     """
     import numpy as np
 

@@ -104,7 +104,7 @@ def gather_batches(
 def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
     """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*.
 
-    Raises: StorageError if a file has changed.
+    *records*: at least one. Raises: StorageError if a file has changed.
     """
     _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
     return files.gather_samples(keys, begins, ends, shards, in_scratch)
@@ -143,8 +143,8 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
     """Yield packed `SampleRecord`s of the samples of *task* in blocks (`pack_blocks`), and set its result.
 
-    Of records with equal sort keys, those of earlier tasks sort first. Result: (shard number, version) of each plain
-    file that holds samples.
+    *files* copies samples that are in no plain local file. Of records with equal sort keys, the ones of earlier tasks
+    sort first. Result: (shard number, version) of each plain file that holds samples.
     Raises: SampleError if a value is not of its kind, or missing without `order.missing`, or, sorted by key, if a
     sample has a field twice and `order.unique` is None; RestartError if a worker had to copy a sample, since the
     scratch file would end with it.

@@ -48,7 +48,7 @@ class FieldKinds(NamedTuple):
 
 
 def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
-    """Return a predicate of field names: True for *class_fields* in any case, and for cls and cls.* (cls.txt)."""
+    """Return a predicate of field names: True for *class_fields*, cls, and cls.* (such as cls.txt), all in any case."""
     folded = {"cls", *map(str.lower, class_fields)}
     return lambda name: name.lower() in folded or name.lower().startswith("cls.")
 
@@ -60,7 +60,7 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
     videos, and of its columns. `fields`: number of fields in all tables; if *listed* is over 1,000 (MAX_KEYS_LISTED),
     keys of samples with so many fields are left out: they take much memory, and are asked for only if there are samples
     without any field too. *batch* has a sample at least. Raises: StorageError if the file that it was read from has
-    become shorter, or for columns that can't be true.
+    become shorter, or for columns that can't be true; SampleError as `count_values`, for `kinds.columns`.
     """
     counts = Summary(listed)
     combinations = batch.combinations()
@@ -173,7 +173,7 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
     """Return the counts of the field *column*: members, sizes, and values if *kinds* counts them as classes.
 
     Samples are not counted, since they may have the field twice. Values of over 256 bytes (MAX_CLASS_BYTES) are counted
-    as `long`. Pictures, sounds and videos are not counted here.
+    as `long`. For table rows without a column for the field no value is counted. Nor are pictures, sounds and videos.
     """
     field_summary = FieldSummary(len(column), Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
@@ -184,9 +184,10 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
 
 
 def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int, account: Account) -> Summary:
-    """Return the counts of all *batches*, with up to *listed* keys of each combination of fields.
+    """Return the counts of all *batches*, with up to *listed* samples of each combination of fields, (number, key).
 
-    Columns of tables are used where they exist. `kinds`: the fields whose values, pictures or lengths are counted.
+    The number is the sample's in the input, from 0. Columns of tables are used where they exist. `kinds`: the fields
+    whose values, pictures or lengths are counted.
     `fields`: number of distinct fields in all tables; if over 1,000 keys are listed, keys of samples with so many
     fields are left out. `account`: counts the samples as read and written.
 
@@ -205,8 +206,8 @@ def columns_of_tables(
     """Return (columns to count samples from, number of fields in all tables); ([], 0) if samples must be read.
 
     They must be read if one of *urls* is no table with columns of keys and members, if a table has no column for one of
-    *class_fields* (fields named by the user) or of `kinds.columns`, or if it lacks the lengths of a field that has
-    them.
+    its fields that is among *class_fields* (fields named by the user), or for one of `kinds.columns`, or if it lacks
+    the lengths of a field that has them.
     `kinds`: the fields whose values, pictures or lengths are counted. Classes and pictures for which a table has no
     columns are not counted; *account* gets a warning about these.
     """

@@ -97,7 +97,8 @@ class Tally:
 class PictureCounts:
     """Counts of the pictures in one field.
 
-    `formats`, `sizes`: format, and WIDTHxHEIGHT -> number of sound pictures; None for over 1,000 values.
+    `formats`: format, such as JPEG -> number of sound pictures. `sizes`: WIDTHxHEIGHT, such as 640x480 -> the same.
+    Either is None for over 1,000 values.
     `widths`, `heights`: `Distribution`s of sound pictures, in pixels.
     `broken`: `Tally` of broken pictures, with the keys of the first ones. `why`: the reason for the first one, or None.
     """
@@ -189,7 +190,8 @@ class FieldSummary:
         or None.
     `sizes`: of payloads, in bytes. `classes`: value -> count, None for over 1,000 values; {} if values are not counted.
         `long`: number of values too long for a class.
-    `pictures`: counts of pictures, None if it has none. `lengths`: of sounds or videos, if they are asked for, or None.
+    `pictures`: `PictureCounts`, None if pictures were not measured. `lengths`: `LengthCounts` of sounds or videos, None
+        if they were not measured.
     `small`, `large`: (size, place) of its smallest payloads, ascending, and its largest, descending, up to 20 each
         (MAX_EXTREMES); [] if they are not asked for.
     """
@@ -250,8 +252,8 @@ class Summary:
     `first_samples`: number of an input -> its first five samples (MAX_FIRST_SAMPLES), tuples that begin with the place.
     `listed`: up to so many places or samples are kept of each finding and combination, but 20 (MAX_EXTREMES) of a
         combination once there are more than *usual* combinations.
-    `many_fields`, `many_combinations`: True if there are over 1,000 (MAX_DISTINCT_VALUES); the others are not counted
-        separately.
+    `many_fields`, `many_combinations`: True if there are over 1,000 (MAX_DISTINCT_VALUES); the ones after the first
+        1,000 are not counted separately.
     """
 
     def __init__(self, listed: int = MAX_REMEMBERED_KEYS, usual: int = MAX_DISTINCT_VALUES) -> None:
@@ -285,8 +287,9 @@ class Summary:
     def add_combination(self, combination: str, count: int, first: Sequence[Any]) -> None:
         """Add *count* samples with the fields *combination*, names joined by "/"; *first*: places of the first of them.
 
-        After 1,000 combinations (MAX_DISTINCT_VALUES) a new one sets `many_combinations`, and is noted as the finding
-        "many-fields".
+        Up to `listed` places are kept, or 20 (MAX_EXTREMES) if there are more than *usual* combinations. After 1,000
+        combinations (MAX_DISTINCT_VALUES) a new one only sets `many_combinations`, and is noted, with the first place
+        in *first*, as the finding "many-fields"; without places it is not noted.
         """
         tally = self.combinations.get(combination)
         if tally is None:
@@ -369,8 +372,8 @@ class Summary:
     def keys_lacking(self, name: str) -> list[str] | None:
         """Return the keys of the first samples, up to `listed`, without the field *name*.
 
-        None if a combination keeps fewer samples than that, so that some of them are missing. Places in combinations
-        must be (number, key).
+        They are in the order of the numbers. None if a combination keeps fewer samples than that, or there were over
+        1,000 combinations, so that some keys are missing. Places in combinations must be (number, key).
         """
         without = [tally for fields, tally in self.combinations.items() if name not in fields.split("/")]
         if self.many_combinations or any(len(tally.first) < min(tally.count, self.listed) for tally in without):
@@ -386,7 +389,8 @@ def bound_counts(counts: Counts) -> Counts:
 def sum_of_counts(counts: Counts, later_counts: Counts) -> Counts:
     """Return the sum of *counts* and *later_counts*, value -> number; None if either is None, or for over 1,000 values.
 
-    Neither may be used after the call: one is changed and returned.
+    If *counts* is empty, *later_counts* is returned as it is, however many values it has. Neither may be used after the
+    call: one is changed and returned.
     """
     if counts is None or later_counts is None:
         return None

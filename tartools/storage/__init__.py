@@ -118,7 +118,8 @@ def _module_for(url: Url, verb: str) -> Any:
 def open_sink(url: str, force: bool = False) -> Iterator[Sink]:
     """Yield a sink for *url*, for data other than tar archives: committed if the block ends normally, else aborted.
 
-    "-" is stdout, which may be a terminal. Raises: StorageError if *url* exists (unless *force*) or can't be written.
+    "-" is stdout, which may be a terminal. Raises: StorageError if *url* exists (unless *force*; for an object at the
+    end of the block) or can't be written; UsageError for another terminal, or a URL of a store that names no object.
     """
     output: OutputStream | None = None
     try:
@@ -144,7 +145,11 @@ def open_append(url: str | None) -> FileSink:
 
 
 def read_content(url: str) -> bytes:
-    """Return all bytes of *url* as they are stored, not decompressed. Raises: StorageError."""
+    """Return all bytes of *url* as they are stored, not decompressed.
+
+    Raises: StorageError, also if the server does not state the length, so that they may be truncated; UsageError for a
+    URL of a store that names no object.
+    """
     with stream_file(open_read(url), url) as file:
         return file.read()
 

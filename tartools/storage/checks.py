@@ -68,10 +68,10 @@ def check_output(
 
     *force*: an existing output may be replaced. *inputs*: URLs of the inputs. *single*: False if the name was made from
     a pattern for many outputs, so that it may look like one itself. *form*: the format that is written; None skips the
-    check of the suffix.
+    check of the suffix. A command (`pipe:`) always passes.
     Raises: StorageError if *url* exists as a regular file or an object (unless *force*), is one of the *inputs*, ends
     with a slash (local), or has a scheme that can't be written, or if the server can't tell; UsageError if its name is
-    empty, a pattern with a number such as %06d (if *single*), or has the suffix of another format.
+    empty, has a number such as %06d (if *single*), the suffix of another format, or credentials.
     """
     if not url:
         raise UsageError(NO_NAME)
@@ -112,8 +112,8 @@ def is_directory(url: str) -> bool:
 def is_repeatable(url: str) -> bool:
     """True if *url* can be read more than once; False for stdin, commands (`pipe:`), fifos and devices.
 
-    An archive that was split counts as its parts. Raises: StorageError if it is a local file that does not exist, can't
-    be read, or is a directory.
+    True for any URL on a server, also if a `GOPEN_<SCHEME>` command reads it. An archive that was split can if all its
+    parts can. Raises: StorageError if it is a local file that does not exist, can't be read, or is a directory.
     """
     url = Url(url)
     if url.scheme == SPLIT:

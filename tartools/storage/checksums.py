@@ -129,8 +129,9 @@ class OutputSums:
     def check(self) -> None:
         """Check the list's file before anything is read or written.
 
-        Raises: StorageError if it exists (unless *force*); UsageError for stdout, an empty name, or the suffix of
-        another format: "sha256", "txt", "md5", unknown suffixes and none are fine.
+        Raises: StorageError if it exists (unless *force*) or can't be written by its name (`checks.check_output`);
+        UsageError for stdout, an empty name, a number such as %06d in it, or the suffix of another format: "sha256",
+        "txt", "md5", unknown suffixes and none are fine.
         """
         if self.url == "-":
             raise UsageError("--sums takes the name of a file, because stdout is for data")
@@ -337,7 +338,7 @@ class HashedInput(Input):
 
     @property
     def is_framed(self) -> bool:
-        """False if the server does not state where the input ends, so that it may be truncated."""
+        """False if the server does not state where *stream* ends, so that it may be truncated unnoticed; else True."""
         return bool(getattr(self._stream, "is_framed", True))
 
     @property

@@ -33,7 +33,7 @@ def expand(
 
     Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, parts that are
     not whole, and, unless *trusted*, a list on a server that names a command, stdin, a local file or another server;
-    UsageError if stdin is named twice, or a URL holds credentials.
+    UsageError if stdin is named twice, a URL holds credentials, or one stands for an archive that was split.
     """
     if not patterns and not lists:
         return [Url("-")]

@@ -63,7 +63,10 @@ def _is_not_found(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the text of *error* if it can't quote a URL, which may be signed; else its class, and the HTTP status."""
+    """Return the text of *error* if it can't quote a URL, which may be signed; else its class: "Timeout, status 504".
+
+    ", status N" only if it has an HTTP status.
+    """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if type(error) is OSError and "://" not in str(error):  # of smart_open; those of requests are subclasses
@@ -164,7 +167,7 @@ def open_write(url: str, force: bool) -> SentOutput:
 
 
 def _send(url: str, force: bool, sink: io.FileIO) -> None:
-    """Send the content of *sink* to *url*.
+    """Send the content of the scratch file *sink* to *url*.
 
     Raises: StorageError if *url* exists (unless *force*) or on failure; a store that writes in place may then have a
     part.

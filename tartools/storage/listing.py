@@ -44,8 +44,8 @@ def ls(name: str) -> Iterator[ListedObject]:
     stand for several names, which come one after the other.
 
     Raises: StorageError for a local prefix that matches nothing, for wildcards that match nothing, for an object on a
-    web server that does not exist, and for schemes that have no listings. A prefix in a store that matches nothing
-    yields nothing.
+    web server that does not exist or ends in a slash, and for schemes that have no listings; UsageError if the name of
+    the bucket is missing. A prefix in a store that matches nothing yields nothing.
     """
     for url in map(Url, [name] if is_literal(name) else expand_braces(name)):
         if url.is_local:
@@ -207,7 +207,7 @@ def names_between(prefix: str, suffix: str) -> list[str]:
     """Return the existing URLs that begin with *prefix*, end in *suffix*, and have a text without a slash between them.
 
     The text is not empty. Local URLs are regular files. Order: sorted. Empty for commands, and for stores that have no
-    listings. Raises: StorageError if a store can't be listed.
+    listings. Raises: StorageError if a store can't be listed; OSError if a local folder exists, but can't be read.
     """
     start = Url(prefix)
     candidates: Iterable[str] = ()
@@ -229,7 +229,7 @@ def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
 
     If *suffix* contains a slash: instead, each path in that folder that begins so, followed by *suffix* from its first
     slash on, if this is a regular file: "d/a", "x/y.tar" -> "d/ab/y.tar". The end of the names is not compared with
-    *suffix*. [] if there is no such folder.
+    *suffix*. [] if there is no such folder. Raises: OSError if it can't be read.
     """
     folder, start = os.path.split(path_of(prefix))
     below = "".join(suffix.partition("/")[1:])

@@ -74,7 +74,7 @@ class FileInput:
             enlarge_pipe(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; return how many, 0 at the end. Raises: StorageError, also if it has changed."""
+        """Read into *view*; return how many bytes, 0 at the end. Raises: StorageError, also at the end if changed."""
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
@@ -416,7 +416,7 @@ class FileOutput:
             os.unlink(self._temporary)
 
     def abort(self) -> None:
-        """Close and remove the temporary file, and folders that were made for it. Does nothing after `commit`.
+        """Close and remove the temporary file, and folders made for it. Does nothing once the output has its name.
 
         In a fork of the process that opened it, the file is only closed.
         """
@@ -462,7 +462,7 @@ def is_temporary_name(leftover: str, name: str) -> bool:
 
 
 def _temporary_prefix(name: str) -> str:
-    """Return the beginning of temporary names for the output *name* on this host: ".NAME.HOST.", NAME cut short."""
+    """Return the start of temporary names for the output *name* on this host: ".NAME.HOST.", NAME up to 100 bytes."""
     return f".{os.fsdecode(os.fsencode(name)[:MAX_TEMPORARY_NAME_BYTES])}.{os.uname().nodename}."
 
 
@@ -483,7 +483,7 @@ def lock_new(fd: int, path: str) -> bool:
 
 @cache
 def _temporary_files(folder: str) -> tuple[str, ...]:
-    """Return the names in *folder* that begin with a dot and end in .tmp, as when this process first wrote there."""
+    """Return the names in *folder* that begin with a dot and end in .tmp, as of this process's first call for it."""
     with suppress(OSError):
         return tuple(name for name in os.listdir(folder or ".") if name[:1] == "." and name.endswith(".tmp"))
     return ()

@@ -16,10 +16,10 @@ class Login(NamedTuple):
 
 
 def login_of(host: str) -> Login | None:
-    """Return the login for *host* in `$NETRC`, else in ~/.netrc, or in ~/_netrc if that does not exist.
+    """Return the login for *host* in the file `$NETRC`; if this is not set, in ~/.netrc.
 
-    The entry "default" counts for a host without one of its own. None if the file has neither, or can't be read or
-    parsed.
+    It is ~/_netrc if ~/.netrc does not exist or can't be read. The entry "default" counts for a host without one of its
+    own. None if the file has neither, or can't be read or parsed.
     """
     for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
         with suppress(OSError):

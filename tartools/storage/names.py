@@ -24,7 +24,7 @@ _BRACES = r"\{shard(?::(0?)(\d*)d?)?\}"
 def expand_braces(pattern: str) -> list[str]:
     """Return the texts that the braces of *pattern* expand to; [*pattern*] if it has none, or they are unbalanced.
 
-    Braces are as in bash: "a{b,c}.tar" has two texts, "{08..10}" three: "08", "09", "10".
+    Braces are as in bash, but a backslash escapes none: "a{b,c}.tar" has two texts, "{08..10}" three: "08", "09", "10".
     """
     if "{" not in pattern:
         return [pattern]
@@ -39,8 +39,9 @@ def expand_braces(pattern: str) -> list[str]:
 def escape_name(url: str) -> str:
     """Return *url*, the name of one object, such that `expand` returns it alone.
 
-    Braces in remote names would expand, and there is no escape. So a set `[{{]` makes them unbalanced, and wildcards
-    become sets of one character.
+    Braces in the name of an object would expand, and there is no escape. So a set `[{{]` makes them unbalanced, and
+    wildcards become sets of one character. A name without braces, or with unbalanced ones, and a local name stay as
+    they are: `expand` takes them literally if they exist. An http(s) URL stays too, although its braces expand.
 
     >>> escape_name("s3://b/{0..9}-*.tar"), escape_name("s3://b/a*.tar"), escape_name("{0..9}.tar")
     ('s3://b/[{{]0..9}-[*].tar', 's3://b/a*.tar', '{0..9}.tar')
@@ -77,7 +78,7 @@ def fold_numbers(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda t
 def _texts_around_number(first_url: str, second_url: str) -> tuple[str, str] | None:
     """Return the texts before and behind the number that is higher by 1 in the second URL than in the first.
 
-    None if they differ in anything else, or contain braces.
+    None if they differ in anything else, or contain braces: "a09.tar", "a10.tar" -> ("a", ".tar"), and so "a9.tar".
     """
     if "{" in first_url + second_url or "}" in first_url + second_url:
         return None
@@ -126,7 +127,7 @@ def _host_end(name: str) -> int:
 
 
 class Pattern:
-    """A URL with wildcards: `*`, `?` and `[...]`, which match no slash, and `**`, which matches any directories.
+    """A URL of a store with wildcards: `*`, `?`, `[...]`, which match no slash, and `**` for any directories.
 
     Names that begin with a dot are only matched by patterns that do. `prefix`: the text before the first wildcard, with
     which all matches begin, and then the query of the URL, if it has one; `flat`: True if no match has a slash behind
@@ -197,8 +198,8 @@ def numbers_in(text: str) -> list[re.Match[str]]:
     """Return the matches of number placeholders in the pattern *text*, a URL without its query.
 
     Placeholders are `%d`, `%06d`, `{shard}` and `{shard:06d}`; in http(s) and file:// URLs, where %20 is a blank, of
-    the first two only `%01d` to `%09d`. Order: those with %, then those with braces. Groups of a match: "0" or "", and
-    the digits of the width; both None for `{shard}`.
+    the first two only `%01d` to `%09d`. `%%d` is none. Order: those with %, then those with braces. Groups of a match:
+    "0" or "", and the digits of the width, "" without; both None for `{shard}`.
     """
     encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
     if "%" in text or "{" in text:

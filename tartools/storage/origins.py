@@ -29,9 +29,9 @@ def is_from_server(url: str) -> bool:
 
 
 def server_of(url: str) -> str:
-    """Return a text for the server that requests for *url* go to: its store, or scheme and host; "" for local files.
+    """Return a text for the server that requests for *url* go to: its store, or scheme and host; "" for plain paths.
 
-    Two URLs are on one server if these texts are equal. "" also for stdin.
+    Two URLs on servers are on one server if these texts are equal. "" also for stdin.
 
     >>> server_of("s3://b/a.tar") == server_of("s3://c/a.tar"), server_of("https://h:80/a?x"), server_of("a.tar")
     (True, 'https://h:80', '')

@@ -35,7 +35,8 @@ from tartools.storage.url import Url
 def check_folder(url: str) -> None:
     """Check that the output *url* is a local folder, or can become one. Its content is not looked at.
 
-    Raises: UsageError if it is empty, stdout, or on a server; StorageError if it is a file.
+    Raises: UsageError if it is empty, stdout, or on a server; StorageError if it is a file; OSError if it can't
+    be looked up.
     """
     if not url:
         raise UsageError("the name of a folder is empty (a variable of the shell may not be set)")
@@ -136,7 +137,7 @@ class OutputFolder:
             self._open = False
 
     def abort(self) -> None:
-        """Remove all that was written, and the folders that were made for it. Does nothing after `commit`."""
+        """Remove all that was written, and the folders made for it. Does nothing after a `commit` that succeeded."""
         if self._open:
             self._open = False
             remove_tree(self._hidden)

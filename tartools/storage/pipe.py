@@ -124,7 +124,10 @@ class CommandInput(Input):
         return True
 
     def close(self) -> None:
-        """Close the pipe. A command that goes on writing gets SIGPIPE; after TERM_SECONDS it gets SIGTERM."""
+        """Close the pipe: a command that writes on gets SIGPIPE. End it if it still runs after TERM_SECONDS.
+
+        Its exit status is ignored.
+        """
         self._output.close()
         if self._child.wait(TERM_SECONDS) is None:
             self._child.end()
@@ -165,7 +168,8 @@ class CommandOutput:
     def abort(self) -> None:
         """Kill the command before its stdin ends, so that it can't take a part of an archive for all of it.
 
-        All other readers of the pipe are killed too, even if the command that started them has ended.
+        All other readers of the pipe are killed too, even if the command that started them has ended. Does nothing
+        after a `commit` that succeeded.
         """
         if self._open:
             self._open = False

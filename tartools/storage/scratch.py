@@ -193,7 +193,7 @@ def open_file(path: bytes) -> io.FileIO | None:
 
 
 def remove_files(paths: Iterable[bytes]) -> bool:
-    """Remove the files *paths*; return False if any could not be removed, also because it does not exist."""
+    """Remove the files *paths*; return True if all were removed, False if any was not, also if it does not exist."""
     all_removed = True
     for path in paths:
         try:

@@ -39,8 +39,8 @@ def open_as_file(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file, which the caller closes.
 
     It can seek if *url* is a regular local file, or an object that no `GOPEN_<SCHEME>` command reads; else (stdin,
-    commands, fifos, hdfs: and ftp: URLs) it is a stream. If a server has no ranges or no ETags, the whole object is
-    copied to a temporary file first.
+    commands, fifos, archives that were split, hdfs: and ftp: URLs) it is a stream. A local file is opened itself, also
+    if GOPEN_FILE is set. If a server has no ranges or no ETags, the whole object is copied to a temporary file first.
 
     Raises: StorageError, when the file is opened or read.
     """

@@ -86,7 +86,8 @@ def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], obj
     """Return *urls* with one URL in place of the parts of each archive that was split, at the place of the first.
 
     `on_fault(error)`: called for each archive with the StorageError that is else raised; its parts then stay in the
-    result as URLs of their own, all at the place of the first.
+    result as URLs of their own, all at the place of the first. Names with large numbers without a first one, such as
+    x.tar.2024, are no parts.
 
     Raises: StorageError if a part is missing or there twice, if parts of an archive have names of several kinds, or if
     the archive is named beside its parts.
@@ -139,8 +140,8 @@ def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
 def has_part_name(url: str) -> bool:
     """True if *url* may be named like a part, which `parse_part` decides; False if it certainly is not.
 
-    True if *url* contains .tar or .tgz, but does not end in .tar, .tgz, .gz, .zst or .parquet. It is quick, for lists
-    of many shards.
+    True if *url* contains .tar or .tgz, in any case, but does not end in .tar, .tgz, .gz, .zst or .parquet, in lower
+    case. It is quick, for lists of many shards.
     """
     return not url.endswith((".tar", ".tgz", ".gz", ".zst", ".parquet")) and bool(re.search(r"\.t(?:ar|gz)", url, re.I))
 
@@ -417,7 +418,8 @@ class SplitInput(Input):
         """Return a phrase for a message: the part that has byte *offset* of the whole, and the byte in it.
 
         Such as "byte 7 of x.tar.partab". None: the end of the bytes that were read. If that byte is the end of the last
-        part, or byte 0 of a first part whose number is not 0, a question follows, whether a part is missing there.
+        part, or byte 0 of a first part whose token is a number above 0, a question follows: "; is a part before '002'
+        missing?"
         """
         part, byte = self.place(offset)
         before, behind = parse_part(self._parts[0]), parse_part(self._parts[-1])

@@ -108,7 +108,7 @@ class Completable(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close, and leave nothing behind. Does nothing after `commit`."""
+        """Close, and leave nothing behind. Does nothing after a `commit` that succeeded."""
         ...
 
 
@@ -226,7 +226,7 @@ def size_in_version(version: str | None) -> int | None:
 
 
 def changed_input_error(url: str) -> StorageError:
-    """Return the StorageError of an input, *url*, that changed while it was read."""
+    """Return a plain StorageError for the local input *url*: "this file changed while it was read; start again ..."."""
     return StorageError("this file changed while it was read; start again when nothing writes to it", url=url)
 
 

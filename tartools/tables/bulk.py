@@ -80,10 +80,11 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, A
     """Return (samples, indexes): *bulk*, parts of samples of a joined table, as the *count* samples that they make.
 
     *bulk*: from `locate_payloads`. Its part n belongs to the sample with the index `samples[n]`, in the set with the
-    index `sets[n]`: arrays of integers, *samples* ascending. The result: a `Bulk`, in which `places` are the offsets in
-    the file or buffer of the part, and `offsets` tell only the order of the fields; and an array of integers, a row for
-    each of its fields, a column for each sample: the index of the part that has the field, 0 for an absent field.
-    None if the parts of a sample have several keys, or a field twice.
+    index `sets[n]`: arrays of integers, *samples* ascending, with each index from 0 to *count* - 1 at least once. The
+    result: a `Bulk`, in which `places` are the offsets in the file or buffer of the part, and `offsets` tell only the
+    order of the fields; and an array of integers, a row for each of its fields, a column for each sample: the index of
+    the part that has the field, 0 for an absent field. None if the parts of a sample have several keys, or a field
+    twice.
     """
     import numpy as np
 
@@ -109,12 +110,12 @@ def join_parts(bulk: Bulk, count: int, samples: Any, sets: Any) -> tuple[Bulk, A
 
 
 def bulk_from_buffer(data: Any, sizes: Any, join: JoinParts | None = None) -> Bulk | None:
-    """Return the samples in *data*, which they fill one after the other.
+    """Return the samples in *data*, one or more, which they fill one after the other; `urls` is left empty.
 
     *data*: bytes, a memoryview or an array of uint8, which the result holds. *sizes*: bytes of each sample, an array of
     int64. *join*: makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None if they
-    have to be read by the full parser: for an unusual header, a sample with several keys or a field twice, or wrong
-    sizes.
+    have to be read by the full parser: for an unusual or damaged header, a member without a field or with one that
+    begins with "__", a sample with several keys or a field twice, or wrong sizes.
     """
     import numpy as np
 
@@ -139,12 +140,13 @@ def bulk_from_files(
     fields: Collection[str] | None,
     join: JoinParts | None,
 ) -> Bulk | None:
-    """Return the samples in bytes *begins* to *ends* of *files*, one of each: the n-th in the n-th file.
+    """Return the samples, one or more, in bytes *begins* to *ends* of *files*: the n-th is in the n-th file.
 
     *begins*, *ends*: arrays of int64. Reads the headers, and the payloads of *fields*, names in lower case, None for
-    all: into the memoryview `get_buffer(size)` if it is given, else into `Bulk.columns`. *join*: makes samples of them,
-    if they are parts of samples of a joined table: see `join_parts`. None if they have to be read by the full parser:
-    for an unusual header, a sample with several keys or a field twice, or a file that ends too early.
+    all: into the memoryview `get_buffer(size)` if it is given, else into `Bulk.columns`. `urls` is left empty. *join*:
+    makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None if they have to be
+    read by the full parser: for an unusual or damaged header, a member without a field or with one that begins with
+    "__", a sample with several keys or a field twice, or a file that ends too early.
     Raises: StorageError if a file has changed.
     """
     import numpy as np
@@ -152,9 +154,9 @@ def bulk_from_files(
     descriptors = [file.fileno() for file in files]
 
     def headers_at(numbers: Any, at: Any) -> Any:
-        """Return the headers of the samples *numbers* at the offsets *at* of their files: uint8, a row each.
+        """Return the headers of the samples *numbers* at the offsets *at* of their files: uint8, a row of 512 each.
 
-        None if a file ends before.
+        *numbers*, *at*: arrays of integers. None if a file ends before.
         """
         data = b"".join(map(os.pread, [descriptors[n] for n in numbers.tolist()], repeat(BLOCK), at.tolist()))
         return np.frombuffer(data, np.uint8).reshape(-1, BLOCK) if len(data) == BLOCK * len(numbers) else None
@@ -212,9 +214,9 @@ def locate_payloads(headers_at: Callable[[Any, Any], Any], begins: Any, ends: An
     arrays: uint8, a row of 512 bytes each; None if data is missing. The caller sets `data`, `places` and `columns` of
     the result.
 
-    Checks all headers: checksums, one key in each sample, no field twice (ignoring case), none that begins with "__",
-    members that end where the sample does. None does not mean damage: only the headers that most programs write, with
-    short names, are parsed here.
+    Checks all headers: checksums, one key in each sample, a field in each path, no field twice (ignoring case), none
+    that begins with "__", members that end where the sample does. None does not mean damage: only the headers that most
+    programs write, with short names, are parsed here.
     """
     import numpy as np
 

@@ -61,7 +61,7 @@ class ShardCatalog:
     def number(self, name: str, version: str | None, relative: bool = False) -> int:
         """Return the number of the shard with the URL *name* in this *version*; the next number if it is new.
 
-        *relative*: True if a table names it relative to its folder, for `named_relative`.
+        *relative*: True if a table names it relative to its folder; for `named_relative`, if it is new.
         """
         number = self._numbers.setdefault((name, version), len(self.urls))
         if number == len(self.urls):
@@ -140,8 +140,8 @@ class ShardCatalog:
         """Return the extents of rows in set *number* of the shards.
 
         *column*: the Arrow column of each name. *rows*: row numbers, which the result has too. Raises: StorageError,
-        with the row, for an invalid value: null, an end that is not after the begin or is behind the end of the shard,
-        or a member outside of its sample.
+        with the row, for an invalid value: null (but a version may be), no text or no number, a negative begin, an end
+        that is not after the begin or is behind the end of the shard, or a member outside of its sample.
         """
         import numpy as np
 
@@ -193,7 +193,7 @@ class ShardCatalog:
     def _check_fields(self, column: dict[str, Any], extents: Extents) -> None:
         """Raise StorageError if a sample has one field in two sets, as far as the columns of members tell.
 
-        *column*: the Arrow column of each name. *extents*: of the samples.
+        Names of fields are compared with case. *column*: the Arrow column of each name. *extents*: of the samples.
         """
         import numpy as np
 
@@ -213,7 +213,8 @@ class ShardCatalog:
         """Return *column*, of begins or ends of samples, as an array of int64.
 
         *name* (of the column) and *rows* (row numbers) are for messages.
-        Raises: StorageError, with the row, for null or a value that is no whole number of 64 bits; -1 passes.
+        Raises: StorageError, with the row, for null or a value that is no whole number of 64 bits; -1 passes, as does a
+        whole number as text or float.
         """
         pa = schema.import_arrow()
         if column.null_count:
@@ -265,7 +266,8 @@ class ShardCatalog:
         """Return the number in the catalog of the shard *name* in this *version*, as the table has them (None: null).
 
         A new shard gets the next number. *set_number* (of the set of shards) and *row* are for messages. Raises:
-        StorageError, with the row, for a name or version that is no text, or a shard that the table may not name.
+        StorageError, with the row, for a name that is null, empty, no text or has a NUL, a version that is neither text
+        nor None, or a shard that the table may not name (see `schema.resolve`).
         """
         if not isinstance(name, str) or not name or "\0" in name:
             column = schema.name_in_set(schema.SHARD_COLUMN, set_number)
@@ -297,9 +299,9 @@ class ShardCatalog:
     def _advice(self, number: int, cause: str | TarToolsError) -> str:
         """Return advice about the error *cause* of the shard *number*, which begins with "; ".
 
-        Of a missing shard with a relative name: keep table and shards together. Of one that is missing or changed, or
-        if *cause* is a message, so that a sample differs from its row: make the table again. Else "", since a new table
-        would fail in the same way.
+        For a missing shard with a relative name: keep table and shards together. For one that is missing or changed, or
+        if *cause* is a message or a `TarFormatError`, so that a sample differs from its row: make the table again, or
+        if it `is_joined`, make the tables of its sets again and join them. Else "": a new table would fail, too.
         """
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
             return f"; {MOVED_HINT}"

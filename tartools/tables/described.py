@@ -1,7 +1,8 @@
 """Samples that rows of a table describe: their combinations of fields, from the columns of the table.
 
 A row describes its sample if the members in its column `__members__`, in the order of their offsets and each after one
-header or more, fill the extent of the sample: then it has no other members. Nothing is read for such samples.
+block of header or more, reach to the end of the sample: then no other member follows them, and nothing is read for it.
+(A member between them that the row does not list can't be told from a long header.)
 
     __begin__ | header, payload of jpg, padding | header, payload of cls, padding | __end__
                         ^ offset                          ^ offset
@@ -36,7 +37,8 @@ class ListedPlaces(NamedTuple):
     `sizes`: bytes of the payload (int64); not to be used for a field that the sample lacks.
     `order`: indexes in `fields` of the fields that the sample has once, in the order of the archive (of a joined table:
         set by set), then -1 to fill the row.
-    `described`: bool, one for each sample: True if these are all its members, so that it need not be read to know them.
+    `described`: bool, one for each sample: True if these count as all its members, so that it need not be read to know
+        them: no field is there twice, and they reach to the end of the sample, in each set of shards.
     """
 
     fields: Sequence[str]
@@ -46,14 +48,15 @@ class ListedPlaces(NamedTuple):
     described: Any  # True where these are all members of the sample
 
     def part(self, low: int, high: int) -> "ListedPlaces":
-        """Return the places of samples *low* to *high* (exclusive)."""
+        """Return the places of samples *low* to *high* (exclusive); `fields` stay."""
         return self._replace(**{name: rows[low:high] for name, rows in self._asdict().items() if name != "fields"})
 
 
 def places_of(columns: SampleColumns, extents: "Extents") -> ListedPlaces | None:
     """Return the places of the members of the samples that *columns* list; None if the table does not list members.
 
-    *extents*: of the same samples. Also None if the table has no keys, or the key of a sample is null.
+    *extents*: of the same samples. Also None if the table lists no members for one of several sets of shards, has no
+    keys, or the key of one of these samples is null.
     Raises: StorageError if offsets and sizes in the table are not whole numbers, or keys are not text.
     """
     import numpy as np
@@ -82,8 +85,10 @@ def _order_in_extents(offsets: Any, sizes: Any, extents: "Extents") -> tuple[Any
 
     *offsets* and *sizes*: of payloads in one set of shards, arrays of int64 with a row for each sample, a column for
     each field; an offset is -1 for an absent field, less for a repeated one. *extents*: of the samples in this set. A
-    row of the order has indexes of fields, then -1. A flag says that the sample has no other members in this set; it is
-    True, too, if the sample has no part there (its end is 0).
+    row of the order has indexes of the fields that occur once, then -1. A flag is True if no field is repeated, one or
+    more blocks are before each payload, and the last payload, padded, ends where the extent ends: no member follows,
+    but one between the listed members passes as a long header. It is True, too, if the sample has no part there (its
+    end is 0).
     """
     import numpy as np
 
@@ -113,7 +118,8 @@ def padded_sizes(sizes: Any) -> Any:
 def group_described(batch: Batch, columns: SampleColumns, places: ListedPlaces) -> list[Combination]:
     """Return the samples of *batch* grouped by their fields, in order of appearance; no sample is read.
 
-    *columns*: their values in the table; *places*: their members, from `places_of`.
+    The same fields in another order are another group. *columns*: their values in the table; *places*: their members,
+    from `places_of`.
     """
     return [
         Combination(
@@ -148,7 +154,10 @@ def _combinations(order: Any) -> list[tuple[list[int], Sequence[int]]]:
 
 
 class DescribedKeys(Sequence[bytes]):
-    """The keys of the samples with indexes *rows* in *columns*, as bytes; each is encoded when it is used."""
+    """The keys of the samples with indexes *rows* in *columns*, as bytes; each is encoded when it is used.
+
+    A slice of it is a list. The table must have a key for each sample.
+    """
 
     def __init__(self, columns: SampleColumns, rows: Sequence[int]) -> None:
         self._columns = columns
@@ -185,7 +194,7 @@ class DescribedColumn(FieldColumn):
     def members(self) -> Sequence[Member]:
         """The member of each sample, for which all the samples are read, again at each access.
 
-        Raises: SampleError if a sample lacks the field.
+        Raises: SampleError if a sample lacks the field, or has it twice.
         """
         flags = [False] * len(self._batch)
         for row in self._rows:
@@ -224,7 +233,8 @@ class DescribedColumn(FieldColumn):
 
         The columns are "jpg.width", "jpg.height", "jpg.format" and "jpg.broken" for the field jpg. An item is None if
         the table has neither size nor fault of the picture. The fault is None for a picture that is not broken; an
-        empty text in the table becomes "-". Nothing is measured: *measure* is for the other kinds of columns.
+        empty text in the table becomes "-". A format that is null becomes "None". Nothing is measured: *measure* is for
+        the other kinds of columns.
         """
         rows = self.facts(PICTURE_COLUMNS, measure)
         return rows and [

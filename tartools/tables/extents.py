@@ -37,8 +37,8 @@ class Extents:
     `numbers`: of the shards in a catalog (int32). `begins`, `ends`: bytes of the shard (int64).
     `keys`: of the samples, as bytes; None if they are unknown, or not to be compared.
     `first`: number of the first row in the table; the others follow by one, unless `rows` has the row numbers.
-    `others`: extents of the same rows in further sets of shards, without keys and row numbers; begin and end are 0
-        where a sample has no part in that set.
+    `others`: extents of the same rows in further sets of shards, without keys and row numbers; where a sample has no
+        part in that set, begin and end are 0, and the number of the shard means nothing.
     """
 
     first: int
@@ -74,7 +74,10 @@ class Extents:
 
     @property
     def parts(self) -> Extents:
-        """The extents of the parts of all samples, sample by sample, a row for each part that exists."""
+        """The extents of the parts of all samples, a row for each part that exists: sample by sample, then set by set.
+
+        Each has the key and row number of its sample. Without further sets these are the extents themselves.
+        """
         return self.parts_and_sets()[0] if self.others else self
 
     def parts_and_sets(self) -> tuple[Extents, Any, Any]:
@@ -149,7 +152,7 @@ class Extents:
         )
 
     def take(self, indexes: Any) -> Extents:
-        """Return the extents at these *indexes*, a list or an array, in that order."""
+        """Return the extents at these *indexes*, a list or an array, in that order; they keep their row numbers."""
         import numpy as np
 
         chosen = np.asarray(indexes, np.int64)
@@ -221,8 +224,8 @@ def raw_keys(column: Any, first: int, url: str) -> list[Any]:
 def whole_numbers(column: Any) -> tuple[Any, Any]:
     """Return *column*, an Arrow array, as an array of int64, and a mask: True if not null.
 
-    The mask is the scalar True if there are no nulls; a null is any number in the array. Raises: ArrowException for
-    values that are not whole numbers of 64 bits.
+    The mask is the scalar True if there are no nulls; a null is any number in the array. Text and floats are converted:
+    "7" and 7.0 to 7. Raises: ArrowException for values that are not whole numbers of 64 bits.
     """
     import numpy as np
 

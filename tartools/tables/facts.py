@@ -70,18 +70,20 @@ class TableFacts(NamedTuple):
     def facts_of(self, batch: Batch) -> Iterable[Mapping[Fact, object]]:
         """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
 
-        Columns of `measured` are left out if the sample lacks the field, or has it twice. Payloads that are ranges of
-        files are read only if they are needed, and large ones in parts, except values and decoded pictures.
-        Raises: SampleError if a field of another column occurs twice, or that of a value is not UTF-8, or is not JSON
-        but should be.
+        Values that look like numbers are converted by `typed_value`. The four facts of a likened picture that can't be
+        decoded are None. Columns of `measured` are left out if the sample lacks the field, or has it twice. Payloads
+        that are ranges of files are read only if they are needed, and large ones in parts, except values and decoded
+        pictures. Raises, when the item of a sample is taken: SampleError if a field of another column occurs twice, or
+        that of a value is not UTF-8, or is not JSON but should be.
         """
         return map(self._facts_of_sample, batch)
 
     def _facts_of_sample(self, sample: Sample) -> dict[Fact, object]:
         """Return the facts of *sample*: (name, type) of a column -> value, None for a value that it lacks.
 
-        Facts of `measured` are only there for fields that the sample has once. Raises: SampleError if a field of any
-        other column occurs twice, or that of a value is not UTF-8, or is not JSON but should be.
+        The four facts of a likened picture that can't be decoded are None. Facts of `measured` are only there for
+        fields that the sample has once. Raises: SampleError if a field of any other column occurs twice, or that of a
+        value is not UTF-8, or is not JSON but should be.
         """
         facts: dict[Fact, object] = {}
         for column in self.columns:

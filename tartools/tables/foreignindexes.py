@@ -1,19 +1,16 @@
 """Indexes that other tools read in place of shards' headers. Begin reading at `write_index`.
 
 - NVIDIA DALI (`fn.readers.webdataset`, `index_paths`), as its wds2idx makes them: text, a file a shard. The first line
-  is `v1.2 SAMPLES`; the others are samples, with four words for each member: field, offset of the payload, its size,
-  name of the member.
+  is `v1.2 SAMPLES`; the others are samples, with four words a member: field, offset and size of the payload, its name.
 - wids (`ShardListDataset`): one JSON file with the number of samples in each shard. wids indexes the samples of a shard
-  itself, when it opens it: a shard that it would index in another way than we do is a
-  failure.
+  itself, when it opens it: a shard that it would index in another way than we do is a failure.
 - open_clip (`open_clip_train.data.get_dataset_size`): sizes.json in the directory of the shards, one JSON object: base
   name of each shard: number of its samples.
 - webshart: a JSON file beside each shard, with offset and length of each member.
 - Megatron-Energon: what its command `energon prepare` makes, but for dataset.yaml. Beside each shard, SHARD.tar.idx:
   the offsets of all samples and the end of the last one, 8 bytes each, lowest first. In the directory .nv-meta of the
   data set: index.sqlite, with all samples and their parts; index.uuid, which names its content; .info.json, with the
-  number of samples in each shard; split.yaml, by which all shards are of the part "train", and "val" and "test" are
-  empty.
+  number of samples in each shard; split.yaml: all shards are in the part "train", none in "val" and "test".
 """
 
 from __future__ import annotations
@@ -107,7 +104,7 @@ class IndexedSample(NamedTuple):
     def refusal(self, why: str, field: bytes = b"") -> SampleError:
         """Return the error that the member *field* of this sample can't be in an index.
 
-        *why*: the end of the sentence. *field*: b"" for a sample without a field.
+        *why*: the end of the sentence "the member 'a.jpg' ...". *field*: b"" for a sample without a field.
         """
         name = join_path(self.key, field).decode("utf-8", "surrogateescape")
         return SampleError(f"the member {name!r} {why}", url=self.shard)
@@ -119,7 +116,7 @@ IndexedShards = Iterable[tuple[str, int, Iterator[IndexedSample]]]  # URL, size 
 class IndexPlaces(NamedTuple):
     """The URLs of the files of an index, and how they are written.
 
-    `beside`: URL of a shard: URL of the file for this shard, if the index has such files.
+    `beside`: URL of a shard -> URL of the file for this shard; the shard's own URL if the index has no such files.
     `folder`: prefix of the files for all shards; "" or with its last slash.
     `force`: replace files that exist.
     `tmpdir`: folder of scratch files; None: the default.
@@ -146,7 +143,7 @@ class IndexPlaces(NamedTuple):
         self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
 
     def name_of(self, url: str) -> str:
-        """Return the name of the shard *url* in an index: relative to the folder if both can be moved together."""
+        """Return the name of shard *url* in an index, by `relative_name`: relative to `folder` if it is below that."""
         return schema.relative_name(url, schema.folder_of(self.folder))
 
 
@@ -230,7 +227,6 @@ def write_index(
     *tool*: a key of `INDEX_FORMATS`. *blocks*: from `rows.pack_rows`, in the order of the shards. *versions*: URL ->
     version of all shards, in order, before they were read. *places*: the URLs of the files. All samples are counted in
     *account*; a sample without a field is left out, and reported.
-
     Order: that of the shards. Holds: the index of a shard.
     Raises: SampleError for samples or shards that the index can't hold; StorageError if a file can't be written, or a
     shard has changed.
@@ -261,10 +257,7 @@ def _shards(
 def _rows(
     block: tuple[str, list[bytes], bytes, bytes, dict[bytes, tuple[bytes, bytes]], Any],
 ) -> Iterator[IndexedSample]:
-    """Yield the rows of *block*, a `RowBlock.packed()` that was loaded.
-
-    Raises: SampleError if a sample has a field twice.
-    """
+    """Yield the rows of *block*, a loaded `RowBlock.packed()`. Raises: SampleError if a sample has a field twice."""
     url, keys, begins, ends, extents_by_field, _ = block
     columns = [(field, array("q", offsets), array("q", sizes)) for field, (offsets, sizes) in extents_by_field.items()]
     for number, (key, begin, end) in enumerate(zip(keys, array("q", begins), array("q", ends), strict=True)):
@@ -333,7 +326,10 @@ def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_wids(row: IndexedSample) -> None:
-    """Raise SampleError if wids would read another key, size or number of samples than *row* has."""
+    """Raise SampleError if wids would read another key, size or number of samples than *row* has.
+
+    Refuses a path above 100 bytes, or not ASCII with an extended header; 8 GiB or more; a dot in a path without field.
+    """
     end = row.begin
     for part in row.parts:
         header, end = part.offset - end, part.offset + padded_size(part.size)
@@ -347,9 +343,9 @@ def _check_wids(row: IndexedSample) -> None:
 
 
 def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write the file for wids in the folder of *places*: URL, count of samples and size of each of *shards*.
+    """Write the file for wids in the folder of *places*: name, number of samples and size in bytes of each of *shards*.
 
-    Raises: StorageError if it can't be written.
+    A name is from `IndexPlaces.name_of`. Raises: StorageError if it can't be written.
     """
     shard_list = [
         {"url": places.name_of(url), "nsamples": sum(1 for _ in rows), "filesize": size} for url, size, rows in shards
@@ -358,7 +354,7 @@ def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_openclip_names(urls: Sequence[str], folder: str) -> None:
-    """Raise UsageError if two of the shards *urls* have one name, or *folder* is "" and they are in several folders."""
+    """Raise UsageError if two of *urls* have one base name, or *folder* is "" and the shards are in several folders."""
     names: dict[str, str] = {}
     for url in urls:
         place, _, name = Url(url).name.rpartition("/")
@@ -370,7 +366,10 @@ def _check_openclip_names(urls: Sequence[str], folder: str) -> None:
 
 
 def _check_openclip(row: IndexedSample) -> None:
-    """Raise SampleError if open_clip would read the sample of *row* as none, or as several."""
+    """Raise SampleError if open_clip would read *row* as no sample, as several, or as one though it has no field.
+
+    These are the rows that `_check_grouping` refuses, and samples with two fields that differ in case alone.
+    """
     _check_grouping("open_clip", row)
     fields = [part.field.lower() for part in row.parts]
     for part, field in zip(row.parts, fields, strict=True):
@@ -415,7 +414,10 @@ def _check_energon_names(places: IndexPlaces) -> None:
 
 
 def _check_grouping(tool: str, row: IndexedSample) -> None:
-    """Raise SampleError if *tool* would skip the sample of *row*, or read one where *row* has no field."""
+    """Raise SampleError if *tool* would skip the sample of *row*, or read one where *row* has no field.
+
+    It skips a path in a first folder __NAME__, and reads a sample from a path that ends in a dot.
+    """
     first, slash, _ = row.key.partition(b"/")
     if row.parts and slash and first.startswith(b"__") and first.endswith(b"__") and len(first) >= len(b"____"):
         raise row.refusal(f"has a name that {tool} passes over", row.parts[0].field)
@@ -427,9 +429,8 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write all files of Energon's index of *shards* to their URLs in *places*.
 
     The database grows in a private scratch directory, and is copied to its URL once complete; the files of all shards
-    are written after those of each shard. Disk: the size of the index.
-    Raises: SampleError for a key that comes twice, a key or field that is not UTF-8, or a shard without samples;
-    StorageError if a file can't be written.
+    are written after those of each shard. Disk: the size of the index. Raises: SampleError for a key that comes twice,
+    a key or field that is not UTF-8, or a shard without samples; StorageError if a file can't be written.
     """
     import sqlite3
 

@@ -57,7 +57,10 @@ class TablePart:
             return not any(rows.column(0).null_count for rows in table.batches([schema.KEY_COLUMN], INPUT_BATCH_ROWS))
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all."""
+        """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all.
+
+        Raises: TarFormatError for a damaged table; StorageError for an invalid value.
+        """
         selected = _select_columns(self.schema, columns)
         first = 0
         with source.open_table(self.url) as table:
@@ -99,6 +102,7 @@ class RowInputs:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield all rows, in order, in record batches of `schema`. *columns*: names to read, if they exist; None: all.
 
+        A column that a part lacks is null in its rows.
         Holds: a row group. Raises: TarFormatError for a damaged table; StorageError for an invalid value.
         """
         selected = _select_columns(self.schema, columns)
@@ -152,7 +156,8 @@ def _shard_begins(part: RowStream) -> list[int]:
 def unified_schema(table_schema: Any) -> Any:
     """Return the unified schema (see the top of this module) of the rows of a table with the schema *table_schema*.
 
-    Columns keep their order, without the columns of versions. A column that can't be converted fails when it is read.
+    Columns keep their order, without the columns of versions, and without a column of members that has no fields or is
+    no struct. A column that can't be converted fails when it is read.
     """
     sets = schema.sets_in(table_schema.names)
     pa, own = schema.import_arrow(), schema.own_types(sets)
@@ -174,7 +179,8 @@ def unified_schema(table_schema: Any) -> Any:
 def plain_type(kind: Any) -> Any:
     """Return the Arrow type *kind* in its plain form: int64 for dictionary<int64>, string for large_string.
 
-    The types inside of lists and structs are plain, too; any other type is returned as it is.
+    So are binary and list for large_binary and large_list, and string and binary for their views. The types inside of
+    lists and structs are plain, too; any other type is returned as it is.
     """
     pa = schema.import_arrow()
     is_a = pa.types
@@ -242,8 +248,8 @@ def unify_rows(rows: Any, first: int, catalog: ShardCatalog, columns: Any) -> An
     """Return the record batch *rows* of a table in unified form: the columns *columns*, with shards by their numbers.
 
     *first*: number of its first row. *catalog*: of that table; gives numbers to new shards. *columns*: the schema of
-    the result, of columns of the `unified_schema` of the table.
-    Raises: StorageError, with the row, for an invalid value.
+    the result, of columns of the `unified_schema` of the table. *rows* must have them and all columns of extents.
+    Raises: StorageError for an invalid value, with the row, or with the first and last of *rows*.
     """
     import numpy as np
 
@@ -365,7 +371,7 @@ def rows_in_order(
     """Yield the rows of *inputs* at *positions*, in that order, in record batches.
 
     *positions*: row numbers, in any order; all are read before this returns. The batches have all columns, or
-    *columns*, and then `ROW_COLUMN`: the position.
+    the existing ones of *columns*, and then `ROW_COLUMN`: the position, int64.
     Holds: 8 bytes a position, and 65,536 rows (MIN_SORTED_ROWS), or 1/256 of the positions if that is more; the rows
     are in a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for more than 2**32 rows.
     """
@@ -409,7 +415,7 @@ def places_by_row(positions: Iterable[int]) -> Any:
 def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, Any]]:
     """Yield the *places*, from `places_by_row`, of rows *first* to *last* (exclusive), up to 65,536 at a time.
 
-    Yields two arrays of int64: row numbers counted from *first*, and places in the output, which ascend.
+    Each item is two arrays of int64: row numbers counted from *first*, and places in the output, which ascend.
     """
     import numpy as np
 
@@ -452,9 +458,9 @@ def _write_parts(batches: Iterator[Any], places: Any, size: int, file: io.FileIO
 
 
 def _sort_part(stored: list[Stored], layout: Any, file: io.FileIO) -> Iterator[Any]:
-    """Yield the rows of one part of the output, sorted, in record batches.
+    """Yield the rows of one part of the output, sorted by `SLOT_COLUMN` and without it, in record batches.
 
-    *stored*: extents of the record batches of the part in *file*; *layout*: their schema.
+    *stored*: extents of the record batches of the part in *file*, one or more; *layout*: their schema.
     """
     import numpy as np
 

@@ -110,7 +110,7 @@ class TableColumns:
         return [field.name for field in column.type], offsets, sizes
 
     def lacks_field(self, field: str) -> bool:
-        """True if the table says that no sample has *field*, ignoring case."""
+        """True if the table says that no sample has *field*, ignoring case; False if it does not list fields."""
         return self.fields is not None and field.lower() not in map(str.lower, self.fields)
 
     @cached_property
@@ -149,7 +149,7 @@ class TableColumns:
 
 
 class ListedBatch(Batch):
-    """Samples that rows of a table list; *columns*: the values of these rows. Samples are read only when asked for.
+    """Samples that rows of a table list; *columns*: their `TableColumns`. Samples are read only when asked for.
 
     `read(extents)`: yields, in batches, the samples at *extents*, those of some of the rows. *places*: the members of
     all samples, if the table lists each one; None: the samples are read to know their fields.
@@ -172,7 +172,7 @@ class ListedBatch(Batch):
 
     @property
     def keys(self) -> Sequence[bytes]:  # type: ignore[override]  # the others have them
-        """The keys of the samples: from the table, if it has them, else from the samples."""
+        """The keys of the samples: from the table, if it has one for each of them; else all samples are read."""
         keys = self.columns.values("__key__")
         if keys is None:
             return [sample.raw_key for sample in self]

@@ -93,8 +93,8 @@ class LocalShards:
         """Return the bytes of the samples of *rows*, at least one, joined in order; None if a shard is truncated.
 
         *buffer*: where to read them, as large as all the samples or larger: the result is the part of it that they
-        fill; None: new bytes. Raises: RowError if a shard can't be opened, or has another version than in the table;
-        StorageError if one changes meanwhile.
+        fill; None: new bytes. The parts of a sample in several sets are joined, too. Raises: RowError if a shard can't
+        be opened, or has another version than in the table; StorageError if one changes meanwhile.
         """
         import numpy as np
 
@@ -159,14 +159,14 @@ class LocalShards:
         return file
 
     def truncated_error(self, rows: Extents) -> StorageError:
-        """Return the `RowError` for the first of *rows* whose shard ends before the sample does; if none, for row 0."""
+        """Return the `RowError` for the first of *rows* whose shard ends before the sample does; else for the first."""
         rows = rows.parts
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.open_shard(rows, n)))
         return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")
 
 
 class FileSpan:
-    """The bytes of an open plain file as a stream, from byte *begin* on. It has its own position."""
+    """A stream of an open plain file that stands at byte *begin* of it; its position is its own, not that of *file*."""
 
     start = 0
 

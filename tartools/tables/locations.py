@@ -76,7 +76,7 @@ class RowLocations:
         return cls(catalog, all_extents, sums, first, fields)
 
     def take(self, rows: Any) -> RowLocations:
-        """Return the locations at the indexes *rows*, an array, in that order."""
+        """Return the locations at the indexes *rows*, an array, in that order; their row numbers begin with 0."""
         extents = replace(self.extents, first=0, rows=None).take(rows)
         return RowLocations(
             self.catalog, replace(extents, rows=None), self.key_checksums[rows], fields_by_set=self.fields_by_set
@@ -108,8 +108,9 @@ class RowLocations:
         """Return the samples at the indexes *at* of these locations, in that order, read from their shards.
 
         *at*: array of indexes. *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared;
-        None: unknown. *fields*: names in lower case; nothing is read from sets of shards that have none of these.
-        Raises: StorageError if a sample differs from its row.
+        None: unknown. *fields*: names in lower case; nothing is read from sets of shards that have none of these, but a
+        sample without a part in other sets is read whole. None: all. Raises: StorageError if a sample differs from its
+        row.
         """
         chosen = self.choose(at, rows, keys, fields)
         samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]
@@ -132,8 +133,9 @@ class RowLocations:
 
         Only `samples` reads unusual headers, samples in local and remote shards at once, and more than 128 MiB from
         servers. *at*: array of indexes. *rows*: their row numbers in the file, for messages. `get_buffer(size)`:
-        returns the buffer for payloads; None: new memory or columns. *fields*: names in lower case to read; None: all.
-        Raises: StorageError if a shard can't be read, or has changed.
+        returns the buffer for payloads; None: new memory or columns. *fields*: names in lower case to read of local
+        samples of 16 KiB or more on average, while others are read whole; None: all. Raises: StorageError if a shard
+        can't be read, or has changed.
         """
         chosen = self.choose(at, rows, None, fields)
         bulk = self._open_reader().bulk(chosen, get_buffer, fields)
@@ -182,7 +184,10 @@ class RowLocations:
         return self._reader[1]
 
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        """End the threads that make requests; at interpreter exit they end with it, and modules are gone by then."""
+        """End the threads that make requests, unless a process that this was forked from has made them.
+
+        Does nothing if `ending()`: at interpreter exit they end with it, and modules are gone by then.
+        """
         if self._reader is not None and not ending() and self._reader[0] == os.getpid():
             self._reader[1].close()
 

@@ -30,7 +30,7 @@ MAX_WASTED_SHARE = 0.1  # of the bytes of a request
 
 
 class Span(NamedTuple):
-    """One request: bytes *begin* to *end* of the shard *number*, for the rows at *indexes* of the `Extents`.
+    """One request: bytes *begin* to *end* (exclusive) of the shard *number*, for the rows at *indexes* of `Extents`.
 
     The indexes are in the order of the offsets.
     """
@@ -97,7 +97,8 @@ class _Transfer:
 class RemoteShards:
     """Reads samples of the shards of *catalog* that are on servers. Several threads may read; `close` ends its threads.
 
-    Holds: up to 256 MiB of samples for each running `read`, less if it is one of several *sources*.
+    *sources*: number of data sets that are read at the same time, which share memory and connections; 1 for one alone.
+    Holds: up to 256 MiB of samples for each running `read`, less with several *sources*.
     """
 
     def __init__(self, catalog: ShardCatalog, sources: int) -> None:
@@ -115,9 +116,10 @@ class RemoteShards:
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
         """Yield the bytes of the samples of *rows*, in order, in memory, window by window.
 
-        Up to three are requested ahead. A window has up to 32 MiB; a sample above 16 MiB that has one to itself is a
-        stream, unless it has parts in several sets, which are up to 16 MiB together. With several *sources*, windows
-        are smaller. Raises: RowError if a shard can't be read, or has another version than in the table.
+        Up to three are under way. A window has up to 32 MiB; a sample above 16 MiB that has one to itself is a stream,
+        unless it has parts in several sets, which are up to 16 MiB together. With several *sources*, windows are
+        smaller. Raises: RowError if a shard can't be read, or has another version than in the table; a stream raises
+        StorageError, without the row.
         """
         waiting: deque[_Transfer] = deque()
         for part in rows.windows(self._window):
@@ -168,7 +170,8 @@ class RemoteShards:
     def _fill(self, transfer: _Transfer, span: Span) -> None:
         """Receive the bytes of *span*, and copy them to their places in the buffer of *transfer*. Runs in a thread.
 
-        The version of a shard is asked for here too, so that those of many shards are requested in parallel.
+        The version of a shard is asked for here too, so that those of many shards are requested in parallel. Does
+        nothing if *transfer* is cancelled. Raises: StorageError if the bytes can't be read.
         """
         if transfer.is_cancelled:
             return
@@ -188,7 +191,7 @@ class RemoteShards:
             buffer[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
 
     def _stream_sample(self, rows: Extents) -> Iterator[SampleBytes]:
-        """Yield the sample of *rows*, which is too large for one request, as a stream."""
+        """Yield the one sample of *rows*, which is too large for memory, as a stream; closed at the next step."""
         number, begin, end = rows.place(0)
         streams = ExitStack()
 
@@ -202,7 +205,11 @@ class RemoteShards:
             yield SampleBytes(rows, [0, end - begin], stream_of, is_streamed=True)
 
     def _version(self, number: int) -> str:
-        """Return the version of the shard *number* in the table; if it has none, the current one."""
+        """Return the version of the shard *number* in the table; if it has none, the one that the server told first.
+
+        The server is asked at the first call, and the answer is kept, so that no two versions are mixed. Raises:
+        StorageError if it can't tell.
+        """
         with self._locks.setdefault(number, threading.Lock()):
             version = self._catalog.versions[number] or self._versions.get(number)
             if version is None:

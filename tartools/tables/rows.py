@@ -74,7 +74,7 @@ class RowBlock:
             self._columns(field, len(self))
 
     def add(self, batch: Batch) -> None:
-        """Add a row for each sample of *batch*.
+        """Add a row for each sample of *batch*, in order. A member without a field is in none of the columns.
 
         Raises: SampleError if the samples are not adjacent in their shard, with their own headers.
         """
@@ -141,8 +141,8 @@ def _fill(column: array[int], count: int, value: int) -> None:
 def pack_rows(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
     """Yield the rows of the samples of *batches* in packed blocks, in order. A block is bytes: see `RowBlock.packed`.
 
-    `facts(batch)`: returns for each sample of a batch its values for further columns: (name, type) -> value. Holds:
-    8,192 rows (ROWS_IN_BLOCK), and a batch.
+    A block has rows of one shard. `facts(batch)`: returns for each sample of a batch its values for further columns:
+    (name, type) -> value. Holds: 8,192 rows (ROWS_IN_BLOCK), and a batch.
     Raises: SampleError if a sample is not in one piece with its own headers.
     """
     block: RowBlock | None = None
@@ -172,8 +172,9 @@ class RowSpool:
     """The rows of shards in a temporary file: `add` blocks of them, then read `batches`.
 
     *facts*: (name, type) of columns that the table has in any case, before those that blocks bring.
-    *versions*: of the shards, by URL; they get numbers in *catalog*, in this order. *tmpdir*: folder of the file.
-    `rows`: the number of rows so far. `counts`: that of each shard, by URL.
+    *versions*: of the shards, by URL; they get numbers in *catalog*, in this order; `add_shard` adds further ones.
+    *tmpdir*: folder of the file; None: the system's.
+    `rows`: the number of rows so far. `counts`: the number of rows of each shard that has some, by URL.
     Holds: one block; disk: about 60 bytes a sample.
     """
 
@@ -234,7 +235,8 @@ class RowSpool:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows as `pyarrow.RecordBatch`es with the columns of `schema`, in the order of `add`.
 
-        *columns*: names to include, if they exist; None: all. Raises: SampleError if two columns would have one name.
+        `__shard__` is the number in the catalog. *columns*: names to include, if they exist; None: all. Raises:
+        SampleError if two columns would have one name; KeyError for a shard that was not registered.
         """
         import numpy as np
 

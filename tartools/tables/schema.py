@@ -36,7 +36,7 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1  # of int64
 
 
 def is_table_name(url: str) -> bool:
-    """True if the output *url* is a table of samples, by its name, and not a shard.
+    """True if the output *url* is a table of samples and not a shard: its name ends in .parquet, ignoring case.
 
     >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
     (True, False)
@@ -102,7 +102,10 @@ def value_errors(message: str, url: str) -> Iterator[None]:
 
 
 def encode_texts(column: Any) -> Any:
-    """Return *column*, of text or bytes, as an Arrow array of bytes. Raises: ArrowException if it is neither."""
+    """Return *column*, of text or bytes, as an Arrow array of bytes, text in UTF-8; a null stays null.
+
+    Raises: ArrowException if it is neither.
+    """
     pa = import_arrow()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -138,7 +141,10 @@ def resolve(name: str, folder: str) -> str:
 
 
 def _refusal(name: str, folder: str) -> str:
-    """Return why a table in *folder* may not name the shard *name*; "" if it may."""
+    """Return why a table in *folder* may not name the shard *name*, in words for the message; "" if it may.
+
+    Raises: UsageError for a URL with credentials.
+    """
     from tartools.storage import origins
 
     if ".." in name.split("/") and origins.is_from_server(folder):
@@ -401,7 +407,10 @@ def column_of(values: Sequence[Any], type_: Any) -> Any:
 
 
 def _convert_value(value: Any, type_: Any) -> Any:
-    """Return *value*, from JSON, converted so that pyarrow accepts it for the Arrow type *type_*."""
+    """Return *value*, from JSON, converted so that pyarrow accepts it for the Arrow type *type_*.
+
+    An int becomes a float for a type of floats, half of a surrogate pair "?" in text; inside of lists and objects too.
+    """
     types = import_arrow().types
     if value is None:
         return None

@@ -128,7 +128,8 @@ def _column_names(fields: Any) -> list[Any]:
 def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetSource]:
     """Open the table *url*, or its open *file*, for the body of `with`; the file is closed at its end.
 
-    Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged or not a table.
+    Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged, not a table, or
+    has two columns with one name.
     """
     with open_parquet(url, file) as parquet:
         missing = [name for name in REQUIRED_COLUMNS if name not in parquet.names]
@@ -197,7 +198,8 @@ def metadata_begin(file: io.BufferedReader) -> int:
 def _arrow_errors(url: str, noun: str) -> Iterator[None]:
     """For the body of `with`: turn errors of pyarrow about a damaged file into a TarFormatError with *url*.
 
-    *noun*: the word for the file in the message.
+    These are ArrowException, EOFError, UnicodeDecodeError, and OSError without an errno; a lack of memory, and an error
+    of the system, are raised as they are. *noun*: the word for the file in the message.
     """
     pa = schema.import_arrow()
     try:

@@ -208,7 +208,10 @@ class Table:
         return locations, at, row_numbers
 
     def _group_of(self, row: int) -> RowLocations:
-        """Return the locations of the row group of the file that has *row*. Raises: TarFormatError if none has."""
+        """Return the locations of the row group that has row *row* of the file, which may be another row of this table.
+
+        Raises: TarFormatError if none has it.
+        """
         with self._open() as table:
             for group, first, count in table.groups():
                 if first <= row < first + count:
@@ -277,7 +280,7 @@ class Table:
         """Return the values of the column *name*, in the order of the rows.
 
         Numbers with nulls become floats with NaN; with *nulls*, an array of objects, with None for each null. Text is
-        an array of objects, str or None, in any case.
+        an array of objects, str or None, in any case. `__shard__` has the names in the file, which may be relative.
         Raises: KeyError if there is no such column.
         """
         column = self._read([name]).column(0)
@@ -288,7 +291,7 @@ class Table:
         return values
 
     def returning_key(self) -> tuple[str, str] | None:
-        """Return (key, shard) of a key that two samples of one shard have, at different offsets; None without one.
+        """Return (key, shard URL) of a key that two samples of one shard have at different offsets; None without one.
 
         Compares the first 2**20 rows. Reads the keys only if checksums are equal.
         """

@@ -40,7 +40,7 @@ def table_batches(
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
     Raises: StorageError if a shard has another version than in the table, or a sample differs from its row;
-    TarFormatError if *url* is not a table.
+    TarFormatError if *url* is not a table, or damaged.
     """
     reader = VerifiedReader(ShardCatalog(url), account, need=need, tmpdir=tmpdir, sources=sources)
     with source.open_table(url, file) as table, closing(reader):

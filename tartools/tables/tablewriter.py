@@ -40,12 +40,12 @@ class RowBatch:
 
     @property
     def keys(self) -> list[bytes]:
-        """The keys of the samples; [] without a column of keys."""
+        """The keys of the samples, None for null; [] without a column of keys."""
         has_keys = schema.KEY_COLUMN in self.rows.schema.names
         return schema.encode_texts(self.rows.column(schema.KEY_COLUMN)).to_pylist() if has_keys else []
 
     def memory_size(self, first: int, last: int) -> int:
-        """Return the bytes that rows *first* to *last* (exclusive) may take in memory."""
+        """Return the bytes that rows *first* to *last* (exclusive) take in memory, by estimate: 32 a row."""
         return ROW_WEIGHT_BYTES * (last - first)
 
     def split(

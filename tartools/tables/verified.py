@@ -96,10 +96,11 @@ class VerifiedReader:
                     yield from self._verify(read)
 
     def bulk(self, rows: Extents, get_buffer: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
-        """Return the samples of *rows* as a `Bulk`, whose keys are not compared; None if only `samples` can read them.
+        """Return the samples of *rows*, at least one, as a `Bulk`, without its `urls`; their keys are not compared.
 
         `get_buffer(size)`: returns the buffer for payloads; None: into columns or new memory. *fields*: the ones to
-        read, in lower case, if samples are large and local; None: all.
+        read, in lower case, of local samples of 16 KiB or more on average; None: all. None if only `samples` can read
+        them: unusual headers, samples in local and remote shards at once, or more than 128 MiB from servers.
         Raises: StorageError if a shard has changed, or can't be read.
         """
         if rows.others:
@@ -114,7 +115,9 @@ class VerifiedReader:
         """Return the members in the extents of *rows* as a `Bulk`, after *join* if they are parts of samples.
 
         `get_buffer(size)`: returns the buffer for payloads; None: into columns or new memory. *fields*: the ones to
-        read, in lower case, if samples are large and local; None: all. None if only `samples` can read them.
+        read, in lower case, of local samples of 16 KiB or more on average; None: all. *join*: None if each row is a
+        whole sample. None if only `samples` can read them: unusual headers, samples in local and remote shards at once,
+        or more than 128 MiB from servers. Raises: StorageError if a shard has changed, or can't be read.
         """
         import numpy as np
 

@@ -92,7 +92,7 @@ def regular_name(block: bytes) -> bytes:
 
 
 def has_foreign_prefix(block: bytes) -> bool:
-    """True if *block*, which is no ustar header, does not have a NUL where the prefix of a name would begin in ustar.
+    """True if *block* is no ustar header, but has a byte other than NUL where the prefix of a name begins in ustar.
 
     GNU tar -g has times there. Readers that ignore the magic, such as Python's tarfile, so webdataset and datasets,
     take them for a prefix: `13627467000/a.jpg`.

@@ -83,9 +83,8 @@ def read_members(
     """Yield groups of regular members, each special member, and ARCHIVE_END at each archive end, in order of *stream*.
 
     A group is adjacent members with the same key (`tar.keys`). Special members do not end a group; an end of archive
-    does. A group is yielded once the next header has been read and verified, without waiting for its payload. If
-    another archive follows the end of one, it is read too. A failure is raised after all groups before it have been
-    yielded, except the group that it interrupts.
+    does. A group is yielded once the next header was verified, without waiting for its payload. An archive behind the
+    end of another is read too. A failure is raised after all groups before it, except the group that it interrupts.
 
     If *stream* is a regular file, and *need* leaves payloads there, groups are ranges of it and large payloads are not
     read. Contiguous groups list their members if *need* says so. With *uniform*, groups that numpy finds to have equal
@@ -93,10 +92,8 @@ def read_members(
     payloads were needed: for callers that hold no samples.
     A regular file can be read in parts: *begin* is the offset at which *stream* stands, *until* the offset to stop at,
     which must be between two members that no global header governs.
-
-    Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (in a regular file: 1 MiB)
-    are ranges of the input or of a file that *scratch* makes, whose `write` writes everything; so are the members of
-    groups above 16 MiB.
+    Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (in a regular file: 1 MiB) and
+    those of groups above 16 MiB are ranges of the input or of a file that *scratch* makes, whose `write` writes all.
     Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
     members without an end of archive: a `Special` of kind "missing end" is yielded.
     """
@@ -237,7 +234,7 @@ class Reader:
         return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
-        """Parse a run of plain headers by numpy, if that pays; stop trying after 4 attempts in a row without a run."""
+        """If `takes_runs`, parse a run of 64 plain headers or more by numpy; 4 calls in a row without one clear it."""
         if not self.takes_runs or self.globals or self.groups.open.scattered:
             return
         from tartools.tar import runs
@@ -312,7 +309,7 @@ class Reader:
         return path
 
     def _parse_slowly(self) -> bool:
-        """Move past a header or end block at `position`; False if it needs more bytes. Raises: TarFormatError."""
+        """Move past a member, header or end block at `position`; False if bytes are missing. Raises: TarFormatError."""
         with memoryview(self.buffer)[: self.filled] as view:
             if view[self.position : self.position + BLOCK] == ZERO_BLOCK:
                 self._end_block()
@@ -352,7 +349,7 @@ class Reader:
         self.position = header.end
 
     def _end_block(self) -> None:
-        """Skip zero blocks at `position`, up to 10,240 bytes; the first of them ends the archive."""
+        """Skip zero blocks at `position`, up to 10 KiB of them; the first ends the open group and adds ARCHIVE_END."""
         if not self.ended:
             self.groups.complete_group(self.position)
             self.groups.cut_contiguous(self.position)
@@ -368,7 +365,7 @@ class Reader:
         self.position, self.groups.open.begin = end, end + self.groups.shift
 
     def _request_member(self, header: FullHeader) -> None:
-        """Set `need` for the incomplete member of *header*, `large` if no buffer holds it; end a group before it."""
+        """Set `need` for the incomplete member of *header*, `large` if no buffer holds it; end another key's group."""
         self.globals = header.governing
         self.need = header.end - self.position
         self.waiting = f"the payload of {header.name!r}"
@@ -414,7 +411,10 @@ class Reader:
         return count > 0
 
     def _shift(self) -> None:
-        """Make space in the buffer: move the open group and the bytes not parsed yet to its start, or to a new one."""
+        """Make space: move the bytes not parsed yet to the start of the buffer, or of a new one.
+
+        An open group in memory moves with them; one above 256 KiB (MAX_CARRY_BYTES) is scattered instead.
+        """
         groups, old = self.groups, self.buffer
         begin = self.position
         if not self.ranges and groups.open.key is not None:

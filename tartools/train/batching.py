@@ -35,9 +35,10 @@ class RankSteps(NamedTuple):
 
         The samples after the full steps are shared evenly in one more step. If they are fewer than ranks, the step
         before takes them along, so that batches of some ranks have one sample more: so all ranks have equally many
-        batches. Without a step before, some ranks have no batch: n samples go to the first n ranks. *drop_last*: leave
-        out the samples after the full steps. *single*: True for samples in place of batches (*size* 1): nothing is
-        taken along, and the first ranks may have one sample more.
+        batches; 9 samples for 2 ranks in batches of 4 become batches of 5 and 4. Without a step before, some ranks have
+        no batch: n samples go to the first n ranks. *drop_last*: leave out the samples after the full steps. *single*:
+        True for samples in place of batches (*size* 1): nothing is taken along, and the first ranks may have one sample
+        more.
         """
         full, remaining = divmod(max(length - begin, 0), world_size * size)
         if drop_last:
@@ -81,13 +82,15 @@ class BatchedOrder:
         dict: column -> increasing numbers at which buckets begin, or None for a bucket of each value. None: one bucket
     `max_cost`: pair of costs (the name of a column, or an array with a number for each row) and the maximal sum of the
         costs of a batch. None: no limit
-    `drop_last`: leave out the last batch of each bucket, unless it has *size* rows
-    `local`: batches come in the order in which *inner* has completed them, else in random order
+    `drop_last`: leave out the last batch of each bucket, unless it has *size* rows, and in `steps` the last batches, if
+        they are fewer than ranks
+    `local`: batches come in the order in which *inner* has completed them, else in an order drawn by seed and epoch
 
     `length`: positions of an epoch of *inner*, with the rows that *drop_last* leaves out. `kind`: a dict of plain
         values that identifies the order in states.
     Raises: ValueError for a *bucket* or *max_cost* that does not fit the rows; KeyError for a column that there is not.
-    Positions count the rows of an epoch, batch after batch. Holds: 16 bytes a row of the epoch that was asked for last.
+    Positions count the rows of an epoch, batch after batch. Holds: 16 bytes a row, 24 with *max_cost*, and 8 a batch,
+    of the epoch that was asked for last.
     """
 
     def __init__(
@@ -180,8 +183,9 @@ class BatchedOrder:
 def halve_batches(bounds: Any, world_size: int) -> Any:
     """Halve batches of the last step, the largest first, until each rank has one; return the new *bounds*.
 
-    *bounds*: positions at which batches begin, and the end of the last one. Batches of earlier steps are halved only if
-    the last step has too few samples; batches of one sample are never, so that at last some ranks may have none.
+    *bounds*: positions at which batches begin, and the end of the last one. The first half of an odd batch has one
+    sample more. Batches of earlier steps are halved only if the last step has too few samples; batches of one sample
+    are never, so that at last some ranks may have none.
 
     >>> halve_batches(np.array([0, 4, 8, 16]), 2).tolist(), halve_batches(np.array([0, 1, 3]), 4).tolist()
     ([0, 4, 8, 12, 16], [0, 1, 2, 3])
@@ -204,9 +208,9 @@ def number_buckets(table: Any, count: int, bucket: Any) -> Any:
     *bucket*: the name of a column of *table*, whose values are one bucket each; an array with a label for each row; or
     a dict: column -> increasing numbers at which its buckets begin, or None for a bucket of each value. Rows of one
     bucket agree in all columns of the dict.
-    Rows below the first begin of a column are a bucket of their own.
-    Raises: ValueError for another number of labels, or for begins of buckets that do not increase; KeyError for a
-    column that *table* lacks.
+    Rows below the first begin of a column are a bucket of their own. Buckets are numbered without gaps, in the order of
+    their values. Raises: ValueError for another number of labels, or for begins of buckets that do not increase;
+    KeyError for a column that *table* lacks.
     """
     labels = np.zeros(count, np.int64)
     if bucket is None:

@@ -47,7 +47,7 @@ class BenchRow(NamedTuple):
     `urls`: the shards or zip files, or the one table or prefix
     `files`: local files with the data, for the page cache; [] if none
     `samples`: number of samples of a pass
-    `order`: key of `SHUFFLE_MODES`
+    `order`: "in order", "blocks" or "shuffled", a key of `SHUFFLE_MODES`
     `workers`: worker processes of the DataLoader; 0: none
     `batch`: samples a batch
     `seconds`: time that the measurement takes, about
@@ -85,7 +85,9 @@ class BatchNote(NamedTuple):
 class LooseFiles(Dataset[Any]):
     """Samples from the files or objects below *prefix*; adjacent files with one key are one sample.
 
-    `__getitems__(numbers)` returns those with these numbers, from 0 on; there is no `dataset[number]`.
+    Samples are numbered from 0 on, in the order of the URLs. `__getitems__(numbers)` returns a list of samples, as
+    dicts, in the order of *numbers*; there is no `dataset[number]`. A key is the path behind *prefix* up to the first
+    dot of the base name.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -104,7 +106,7 @@ class LooseFiles(Dataset[Any]):
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the samples *numbers*, in this order, as dicts: `__key__`, `__url__`, payloads by field.
 
-        Fields are in lower case; `__url__` is the URL of the first file of the sample.
+        Payloads are bytes, fields in lower case; `__url__` is the URL of the first file of the sample.
         """
         selected = [self._samples[number] for number in numbers]
         payloads = self._objects.items([entry for _, _, fields in selected for entry in fields.values()])
@@ -131,7 +133,8 @@ class NumberedBatches(Dataset[Any]):
 class ShardBatches(IterableDataset[Any]):
     """Batches of the shards of *row*, in stored order: pairs (batch, `BatchNote`), or errors in their place.
 
-    *chooser* decodes each sample. An error is a value, because workers can't raise it unchanged.
+    Iterate over it once for each pass. A batch has `row.batch` samples, the last one perhaps fewer. *chooser* decodes
+    each sample. An error, a TarToolsError, is a value, because workers can't raise it unchanged.
     """
 
     def __init__(self, row: BenchRow, chooser: FieldChooser) -> None:
@@ -200,6 +203,7 @@ def collate(decoded: list[dict[str, Any]]) -> dict[str, Any]:
 def bench_dataset(form: str, urls: Sequence[str]) -> Any:
     """Return a dataset of the samples of *urls*: `len()`, and `__getitems__(numbers)`, which returns them as dicts.
 
+    A dict has `__key__`, `__url__`, and payloads by field, as bytes.
     *form*: "loose" (*urls* is one prefix of files or objects; it has no `dataset[number]`), "zip" (zip files); any
     other: *urls* is one table.
     """
@@ -213,7 +217,8 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
 
     "cache": "cold" if the pages of the files were dropped before each pass and at most 1 % stayed, else "warm", None
     without local files; "samples" read, and complete "passes"; "run_seconds", without the start of workers;
-    "samples_per_second" and "bytes_per_second" in these; "cpu_seconds" a sample, of this process and its workers;
+    "samples_per_second" and "bytes_per_second" of the batches that came in these; "cpu_seconds" a sample, of this
+    process and its workers;
     "parts": without workers, a dict of the seconds a sample to "list", "read", "decode" and "collate", else None.
     Also limits torch in this process to one thread, and silences warnings.
 
@@ -259,9 +264,9 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
 
 
 def _drop_cached_pages(row: BenchRow) -> float:
-    """Drop the files of *row* from the page cache if it is cold; return the share of their pages that is still cached.
+    """Drop the files of *row* from the page cache if `row.cold`; return the share of their pages that is still cached.
 
-    1.0 for a row that is not cold.
+    The share is from 0.0 to 1.0; for a row that is not cold, nothing is dropped, and it is 1.0.
     """
     if row.cold:
         openfiles.drop(row.files)
@@ -284,7 +289,7 @@ def _loader_arguments(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, A
 
 
 def _iterate_notes(arguments: dict[str, Any], workers: int) -> Generator[BatchNote, None, None]:
-    """Yield the `BatchNote` of each batch of a pass. Its workers end with this generator.
+    """Yield the `BatchNote` of each batch of a pass. The worker processes end when this generator ends or is closed.
 
     *arguments*: of DataLoader, by name. *workers*: number of its worker processes; 0: none. Raises: the error that came
     in place of a batch.
@@ -310,9 +315,10 @@ def _measure_pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_sec
     """Make one pass over *count* samples; unless `row.passes` is set, only as far as *max_seconds* seconds allow.
 
     *notes*: of the batches of the pass, taken one by one. Returns (samples read, sums, seconds): the sums, over batches
-    that were timed, are an array of samples, bytes, and seconds to read, decode and collate; the seconds are those of
-    the clock. With workers, unless there are few samples, the clock begins when as many batches have come as there are
-    workers, which have started then. Raises: SampleError if samples came twice, or too few.
+    that were timed, are an array of samples, bytes, and seconds to read, decode and collate; the seconds are the time
+    that these batches took to come. All batches are timed; but with workers, if *count* is more than two batches for
+    each, the first ones, as many as workers, are not: workers start meanwhile. Raises: SampleError if more samples than
+    *count* came, a key came twice (checked if `row.files`), or *notes* ended too early.
     """
     keys, count_read, timed, seconds = set[str](), 0, np.zeros(5), 0.0
     starting = row.workers if count > 2 * row.workers * row.batch else 0

@@ -27,7 +27,7 @@ def writer(url: Name) -> Iterator[WritableFile]:
     parts are sent while the next one is written.
 
     Holds: for a store up to 5 parts of 16 MiB, beyond 8 GB of 32 MiB. Raises: StorageError, also in place of the error
-    that torch.save makes of it.
+    that torch.save makes of it; UsageError if *url* is empty, a pattern with a number, or a terminal.
     """
     with WritableFile(name_of(url), force=True) as file, _raise_cause(file):
         yield file
@@ -37,7 +37,8 @@ def writer(url: Name) -> Iterator[WritableFile]:
 def reader(url: Name) -> Iterator[io.BufferedReader]:
     """Open *url* for reading: a context manager with a binary file that can seek, all of one version.
 
-    Objects of stores are read in ranges, several at once, ahead of the reader.
+    Objects of stores are read in ranges, several at once, ahead of the reader. A URL that can't be read in ranges
+    (stdin, a command, a fifo) is copied to a temporary file first.
 
     Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
     """

@@ -40,16 +40,19 @@ class Clip:
 
     @property
     def reads_part(self) -> bool:
-        """True if less than all of the payload is read, so that `decode` is given a file where there is one."""
+        """True if less than all of the payload is read, so that `decode` is given a file where there is one.
+
+        True here; a subclass may say otherwise.
+        """
         return True
 
     def offset(self, spare: int, seed: int | None) -> int:
         """Return where the part begins, in units (samples of a sound, frames) from the begin of the whole.
 
         *spare*: how many units the whole has more than the part; if it is not above 0, the result is 0. Else `at` gives
-        0 for "begin", half of *spare* for "middle", and for "random" a number from 0 to *spare*, drawn by *seed* (None:
-        at random). The same *seed* gives the same fraction of *spare*: a sound and a video of one sample are cut at one
-        time.
+        0 for "begin", half of *spare*, rounded down, for "middle", and for "random" a number from 0 to *spare*, drawn
+        by *seed* (None: at random). The same *seed* gives the same fraction of *spare*: a sound and a video of one
+        sample are cut at one time.
         """
         if self.at == "begin" or spare <= 0:
             return 0

@@ -32,7 +32,7 @@ class Padded(NamedTuple):
     """Sequences of unequal length in one tensor.
 
     `values`: the sequences, filled up at their ends to the longest: [batch, length] or [batch, channels, length]
-    `lengths`: their lengths before, int64
+    `lengths`: their lengths before, int64 [batch]
     """
 
     values: torch.Tensor
@@ -42,9 +42,11 @@ class Padded(NamedTuple):
 class FieldCollation:
     """A collate_fn: calls *function*, and explains its error if values of a field do not fit into one batch.
 
-    *names*: fields of samples that are tuples of as many values. *argument*: name of the argument that takes another
-    function, for messages.
-    Raises: UnequalBatchError, with field and shapes; other errors of *function* as they are.
+    Call it with the list of samples; it returns what *function* makes of them. *names*: the field of each value, if
+    samples are tuples or lists of as many values; (): messages number the values. *argument*: name of the argument that
+    takes another function, for messages.
+    Raises: UnequalBatchError, which names the field and the reason (shapes, None, a missing field) and gives advice;
+    other errors of *function* as they are.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class FieldCollation:
     def __call__(self, samples: list[Any]) -> Any:
         """Return the batch that the function makes of *samples*.
 
-        Raises: UnequalBatchError, with field and shapes, if they do not fit into one batch; other errors of the
+        Raises: UnequalBatchError, with the field and the reason, if they do not fit into one batch; other errors of the
         function.
         """
         try:
@@ -81,8 +83,8 @@ def with_explanation(function: Any, names: Sequence[str], argument: str = "colla
 def field_names(dataset: Any) -> Sequence[str]:
     """Return the names of the fields in the tuples of *dataset*, also through torch's Subset and ConcatDataset.
 
-    () if samples are dicts, the dataset has no `FieldChooser` as `chooser`, or parts of a ConcatDataset have different
-    fields.
+    They are the `names` of its `chooser`, a `FieldChooser`: in the order of the tuples, "jpg;png" for a choice. () if
+    samples are dicts, there is no `chooser`, or parts of a ConcatDataset have different fields.
     """
     if isinstance(dataset, (Subset, ConcatDataset)):
         names = {tuple(field_names(part)) for part in datasets_in(dataset)}
@@ -195,11 +197,12 @@ def padded(samples: Sequence[Any], value: float = 0) -> Any:
     A field of tensors or arrays with one or two dimensions (tokens, or channels by frames), or of lists of numbers,
     becomes (values, lengths): the last dimension is filled up to the longest with *value*, at the end. It does so in
     each batch, even if all lengths are equal there. All else is collated as torch does: pictures and clips, with three
-    dimensions or more, have to be of one shape. A sample that is a tuple gives a tuple, a dict gives a dict. For a
-    WebDataset: `.batched(16, collation_fn=tartools.train.padded)`; another *value*: `functools.partial(padded,
-    value=-100)`.
+    dimensions or more, have to be of one shape. Samples that are tuples give a tuple, dicts a dict, and sequences a
+    `Padded`. For a WebDataset: `.batched(16, collation_fn=tartools.train.padded)`; another *value*:
+    `functools.partial(padded, value=-100)`.
 
-    Raises: UnequalBatchError, with field or item and shapes, if values do not fit even so.
+    Raises: UnequalBatchError if values do not fit even so: with field or item and shapes, but with shapes only for
+    sequences of different channels or dimensions.
     """
     try:
         return _pad_values(samples, value)
@@ -215,7 +218,7 @@ def _pad_values(values: Sequence[Any], fill: float) -> Any:
     """Return *values*, one of each sample, as a batch: sequences as a `Padded`, filled up with *fill*.
 
     Dicts with equal keys become a dict, tuples of one length a tuple, of batches of their parts; other values are
-    collated by torch's `default_collate`.
+    collated by torch's `default_collate`. Raises: UnequalBatchError, of `_pad_tensors`; errors of `default_collate`.
     """
     first = values[0]
     if all(isinstance(value, Mapping) and value.keys() == first.keys() for value in values):

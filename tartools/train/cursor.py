@@ -39,7 +39,7 @@ class ShardSlice(NamedTuple):
     """A part of a shard or table that one reader reads: first a fraction, and once it is opened a range.
 
     `shard`: number of the shard among the URLs
-    `number`, `slices`: slice `number` of `slices` about equal ones, into which `begin` to `end` is cut
+    `number`, `slices`: slice `number`, from 0 on, of `slices` about equal ones into which `begin` to `end` is cut
     `begin`: first byte of the shard, or first row of the table
     `end`: byte or row behind the last; None for the end of the shard
     `key`: key of the sample that begins at byte `end`; "" if that is not known
@@ -57,7 +57,10 @@ class ShardSlice(NamedTuple):
     rows: bool = False
 
     def cut_into(self, slices: int) -> Iterator[ShardSlice]:
-        """Yield the *slices* parts, of about equal size, into which this slice is cut, in order."""
+        """Yield the *slices* parts, of about equal size, into which this slice is cut, in order.
+
+        Only `number` and `slices` change: slice 1 of 3, cut into 2, gives 2 of 6 and 3 of 6.
+        """
         first = self.number * slices
         return (self._replace(number=first + n, slices=self.slices * slices) for n in range(slices))
 
@@ -83,7 +86,7 @@ class ShuffleCursor(NamedTuple):
 
     `yielded`: samples that it has yielded in this repetition; the next draw follows from this number
     `read`: samples that it has read from `Cursor.position` on
-    `numbers`: which of these it holds, in the order of the buffer
+    `numbers`: which of these it holds, counted from 0, in the order of the buffer
     `end`: position of the reader, behind the last sample that was read
     """
 

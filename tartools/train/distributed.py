@@ -126,7 +126,7 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         ]
 
     def _prefix(self, rank: int) -> _StoragePrefix:
-        """Return the beginning of the names of the data files of *rank* in this save: "__RANK_ID_", with a new ID."""
+        """Return the beginning of the names of the data files of *rank* in this save: "__RANK_ID_", a new ID a save."""
         return _StoragePrefix(f"__{rank}_{self.save_id}_")
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -145,7 +145,8 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
 
         If ranks save without collectives, each writes a file of its own, "__RANK.metadata", and removes its own data of
         older saves.
-        *results*: what `write_data` gave, by rank. If data can't be removed, that is logged. Raises: StorageError.
+        *metadata*: gets its version and the place of each value. *results*: of `write_data`, by rank. If data can't be
+        removed, that is logged. Raises: StorageError.
         """
         metadata.version = CURRENT_DCP_VERSION
         metadata.storage_data = {result.index: result.storage_data for several in results for result in several}
@@ -163,7 +164,10 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
             _log.warning("the checkpoint is saved, but data of an older one was not removed: %s", error)
 
     def _list_files(self) -> list[str]:
-        """Return the URLs of all files or objects directly in the checkpoint's folder; [] if its store can't list."""
+        """Return the URLs of all files or objects directly in the checkpoint's folder; [] if its store can't list.
+
+        Raises: StorageError; OSError for a local folder.
+        """
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
         return [entry.url for entry in list_objects(f"{self.path}/", flat=True)] if Url(self.path).is_listed else []

@@ -101,9 +101,10 @@ class PlainOrder:
 class BlockOrder:
     """All rows of *table*, each once an epoch, shuffled by blocks: neighbouring samples, about *size* bytes each.
 
-    Blocks are permuted; then the samples of each *window* blocks that follow each other are permuted among themselves.
+    A block crosses no end of a shard and no gap between samples. Blocks are permuted; then the samples of each *window*
+    blocks that follow each other are permuted among themselves.
     `length`: positions of an epoch. `kind`: a dict of plain values that identifies the order in states.
-    Holds: 24 bytes a block.
+    Holds: 32 bytes a block.
     """
 
     def __init__(self, table: Table, size: int, window: int) -> None:
@@ -247,7 +248,10 @@ class ShareOrder:
         return np.clip(self._sums.searchsorted(at, "right"), begin, end - 1)
 
     def _parts(self, epoch: int) -> list[tuple[int, int, Any]]:
-        """Return (begin, end, shares of sources) for each part of *epoch* that has positions."""
+        """Return (begin, end, shares of sources) for each part of *epoch* that has positions, in order.
+
+        Begin and end: positions in the epoch, whose number counts from 0.
+        """
         bounds = [min(max(first - epoch * self.length, 0), self.length) for first, _ in self._schedule] + [self.length]
         parts = zip(bounds[:-1], bounds[1:], self._schedule, strict=True)
         return [(begin, end, shares) for begin, end, (_, shares) in parts if begin < end]
@@ -288,8 +292,9 @@ def is_schedule(weights: Any) -> bool:
 def parse_weights(table: Any, count: int, weights: Any) -> Weighting:
     """Return the `Weighting` that *weights*, the argument of `StatefulSampler`, means for *count* rows of *table*.
 
-    *weights*: the name of a column; an array with a number for each row; a dict of shares by pattern of shard URLs (the
-    shards that match are a source); a schedule, pairs (sample number, such a dict); or None for equal weights.
+    *weights*: the name of a column; an array with a number for each row; a dict of shares by pattern of shard URLs (of
+    fnmatch, where * matches slashes, too; the shards that match are a source); a schedule, pairs (sample number, such a
+    dict); or None for equal weights. A column or an array is one source.
     Raises: SampleError for a shard that no pattern matches; KeyError for a column that *table* lacks; ValueError for
     anything else that is wrong with them.
     """
@@ -316,8 +321,9 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
     *schedule*: pairs (first sample, {pattern of shard URLs, as of fnmatch: share}); a pattern that a pair lacks has the
     share 0 there.
-    Raises: SampleError for a shard that no pattern matches; ValueError for a schedule that does not begin at sample 0
-    and ascend, a pattern without rows, two patterns that match one shard, and shares that are negative or all 0.
+    Raises: SampleError for a shard that no pattern matches; ValueError if they are no such pairs, for a schedule that
+    does not begin at sample 0 and ascend, a pattern without rows, two patterns that match one shard, and shares that
+    are negative or all 0.
     """
     if any(len(pair) != 2 or not isinstance(pair[1], dict) for pair in schedule):
         raise ValueError("a schedule of weights is like [(0, {'a/*.tar': 1}), (100000, {'b/*.tar': 1})]")
@@ -334,6 +340,8 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
 def _sources(table: Any, patterns: Iterable[str]) -> Any:
     """Return the source of each row, int64: the index in *patterns* of the one that matches its shard's URL.
+
+    *patterns*: of fnmatch, for all of the URL: * matches slashes, too; case counts.
 
     Raises: ValueError for a pattern without rows, and for two that match one shard; SampleError for a shard that no
     pattern matches.

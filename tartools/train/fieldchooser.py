@@ -161,8 +161,9 @@ class FieldChooser:
     def _decode_value(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return *value*, the payload of the field *name* of *sample*, decoded: of a field with classes its number.
 
-        The key, the URL, and values that are no payload (of a column of a table, or None) are returned unchanged, and
-        without *decode* all values but of fields with classes. Raises: SampleError, naming shard, sample and field.
+        The key, the URL, and values that are no payload (of a column of a table, None, or an open file of a field
+        without a clip) are returned unchanged, and without *decode* all values but of fields with classes. Raises:
+        SampleError, naming shard, sample and field.
         """
         if name in self.classes:
             return self._class_number(sample, name, value)
@@ -259,8 +260,8 @@ def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
     """Return {field in lower case: {class name: number}} for *classes*, numbered from 0 in their order; {} for None.
 
     *classes*: names, without the blanks around them; the URL of a file with one on each line; or a dict of these by
-    field. Not in a dict, they are for the field `cls`. Raises: ValueError if there are no names, or for repeated or
-    empty ones; StorageError for a file that can't be read.
+    field, where None is left out. Not in a dict, they are for the field `cls`. Raises: ValueError if there are no
+    names, or for repeated or empty ones; StorageError for a file that can't be read.
     """
     numbers_by_field = {}
     for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():

@@ -41,8 +41,9 @@ def is_dealt_by_framework() -> bool:
 def warn_of_dispatched_workers(workers: int) -> None:
     """Warn if accelerate's rank 0 reads for all ranks from several *workers*: it drops samples then.
 
-    Each worker ends with a short batch. The dispatcher joins a batch for each rank and splits them evenly, and drops
-    the remainder unless it is the end of the epoch, which a short batch of the first worker to end is not.
+    *workers*: number of processes of the loader; up to 1 there is no warning. Each worker ends with a short batch. The
+    dispatcher joins a batch for each rank and splits them evenly, and drops the remainder unless it is the end of the
+    epoch, which a short batch of the first worker to end is not.
     """
     if workers > 1 and _dealing_class() == DISPATCHER_CLASS:
         warnings.warn(

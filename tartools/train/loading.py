@@ -148,9 +148,9 @@ def is_dataset(source: Any) -> bool:
 class Loader(DataLoader[Any]):
     """A DataLoader over the dataset *data*, in the order of *sampler*. *options*: arguments of DataLoader.
 
-    *collate_fn*: makes a batch of a list of samples; None: torch's default, or `TableBatch` for a `TableDataset` whose
-    payloads stay bytes. The state (`state_dict`, `load_state_dict`) counts the batches that it has yielded, not those
-    that workers have read ahead.
+    Iterate over it once for each epoch. *collate_fn*: makes a batch of a list of samples; None: torch's default, or
+    `TableBatch` for a `TableDataset` whose payloads stay bytes. The state (`state_dict`, `load_state_dict`) counts the
+    batches that it has yielded, not those that workers have read ahead.
     """
 
     use_stateful_dataloader = True  # accelerate saves the state of such
@@ -332,15 +332,16 @@ class Loader(DataLoader[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration resume from *state*, and replace seed and epoch of this loader by the state's.
 
-        Raises: StateError if it is of other data or another order.
+        Raises: StateError if it is of other data or another order, or no state of a loader.
         """
         self._sampler.load_state_dict(state)
 
 
 class _TableBatches(Dataset[Any]):
-    """A dataset of batches of *data*: lists of row numbers to `TableBatch`, or to a list where that can't be made.
+    """A dataset of batches of *data*: `__getitems__(rows)` returns the batch of a list of row numbers.
 
-    In a worker of its loader batches are in shared memory, and a TarToolsError is returned as a value.
+    It is a `TableBatch`, or a list of samples where that can't be made. In a worker of its loader it is in shared
+    memory, and a TarToolsError is returned as a value. The length is the number of rows.
     """
 
     def __init__(self, data: TableDataset) -> None:
@@ -382,7 +383,10 @@ class _TableBatches(Dataset[Any]):
 
 
 def _by_pillow(data: Any) -> int:
-    """Return the number of JPEGs that Pillow decoded, in place of simplejpeg, for *data* and its inner datasets."""
+    """Return the number of JPEGs that simplejpeg refused and Pillow decoded for *data*, and for datasets in it.
+
+    Datasets in it are the parts of torch's Subset, ConcatDataset or StackDataset. 0 for other decoders.
+    """
     mine: int = data.chooser.by_pillow if hasattr(data, "chooser") else 0
     return mine + sum(map(_by_pillow, datasets_in(data)))
 

@@ -231,7 +231,10 @@ class StreamMap(IterableDataset[Any]):
         self._start = self._next = first, consumed
 
     def _fingerprint(self) -> int:
-        """Return a checksum of shards, chunk size, rank and order, by which states of any others are refused."""
+        """Return the CRC-32 of sources, chunk size, rank, number of ranks and *ordered*: a state of others is refused.
+
+        A table counts by its digest, a shard by its URL and, if it is local, its size in bytes.
+        """
         sources = [
             source.digest() if isinstance(source, Table) else (str(source), shard_identity(source))
             for source in self._sources

@@ -29,7 +29,7 @@ MapSource = str | Table  # a shard, or a table
 
 
 class MapChunk(NamedTuple):
-    """A part of a source, the unit of work of `stream_map`.
+    """A part of a source, the unit of work of `stream_map`; its `str` names it: "a.tar: chunk 2 of 9".
 
     `slice`: the part; its `shard` is the number of the source
     `name`: of the source, for messages
@@ -46,9 +46,9 @@ class MapChunk(NamedTuple):
 
 
 def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
-    """Return *urls* as sources: a `Table` for each table, and shards as they are.
+    """Return *urls* as sources, in this order: a `Table` for each URL of a table, and shards as they are.
 
-    Raises: UsageError for stdin and fifos, which can be read only once; StorageError.
+    Raises: UsageError for stdin and fifos, which can be read only once; StorageError for a URL that can't be read.
     """
     for url in urls:
         if not is_repeatable(url) and Url(url).scheme != "pipe":
@@ -77,7 +77,9 @@ def make_chunks(names: Sequence[str], sources: Sequence[MapSource], size: int | 
 def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
     """Return (version, slices): the version of the shard *url*, or None, and its number of slices of *size* bytes.
 
-    A shard that can't be cut is 1 slice.
+    The number is rounded up; *size* counts as 1024 (MIN_SAMPLE_BYTES) if it is less. A shard that can't be cut is 1
+    slice: one without byte ranges, without a version, compressed, or a Parquet file. Raises: StorageError if it can't
+    be read.
     """
     if not is_seekable(url):
         return None, 1
@@ -90,7 +92,8 @@ def _probe_shard(url: str, size: int) -> tuple[str | None, int]:
 def _cut_rows(table: Table, number: int, size: int) -> Iterator[ShardSlice]:
     """Yield slices of rows of *table*, source *number*, in order, whose samples have about *size* bytes together.
 
-    Nothing if it has no rows.
+    A slice begins at each row in which the bytes of all rows so far pass a multiple of *size*. Nothing if the table has
+    no rows.
     """
     import numpy as np
 

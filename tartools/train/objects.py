@@ -86,7 +86,7 @@ class ObjectList(Sequence[tuple[str, int]]):
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of all URLs and versions."""
+        """A fingerprint of all URLs and versions: 32 hex digits."""
         return blake2b(self._text, digest_size=16).hexdigest()
 
     def __getstate__(self) -> bytes:
@@ -142,11 +142,15 @@ class ObjectDataset(Dataset[Any]):
         return self._make_item(listing.content_of(entry), entry.url)
 
     def __getitems__(self, indices: Iterable[int]) -> list[Any]:
-        """Return the items of the objects numbered *indices*, in this order."""
+        """Return the items of the objects numbered *indices*, in this order.
+
+        Raises: IndexError; StorageError if an object can't be read, or is not as it was listed; errors of the
+        transform.
+        """
         return list(self.items(indices))
 
     def digest(self) -> str:
-        """Return a fingerprint of the objects and their versions."""
+        """Return a fingerprint of the URLs and versions of the objects: 32 hex digits."""
         return self.objects.digest
 
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
@@ -163,7 +167,8 @@ class ObjectDataset(Dataset[Any]):
     def _make_item(self, data: bytes, url: str) -> Any:
         """Return the item of the object *url* with the bytes *data*: the result of the transform for both.
 
-        Without a transform it is *data*. Raises: errors of the transform, with a note that names the object.
+        The transform gets a seed, too, if it asks for one. Without a transform it is *data*. Raises: errors of the
+        transform, with a note that names the object.
         """
         if self.transform is None:
             return data
@@ -187,11 +192,15 @@ class ObjectStream(IterableDataset[Any]):
     workers, minus 1, are left out.
 
     An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
-    WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB in each worker.
+    WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB, or one larger object, in
+    each worker.
 
     A run that was stopped resumes at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
     or by `state_dict` and `load_state_dict` with a loader without workers. `ObjectDataset` with `StatefulSampler` has
-    no such limits.
+    no such limits. `objects`: the `ObjectList` of URLs and sizes.
+
+    Raises: StorageError if prefixes can't be listed; in an iteration, if an object can't be read, or is not as it was
+    listed.
     """
 
     def __init__(
@@ -222,7 +231,8 @@ class ObjectStream(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the latest iteration in this process: after the items that it has yielded.
 
-        Before the first one it is the begin of the epoch, and after `load_state_dict` the loaded state.
+        Before the first one, and after `set_epoch` with another epoch, it is the begin of the epoch; after
+        `load_state_dict` the loaded state.
         """
         if self._loaded is not None:
             return self._loaded
@@ -295,7 +305,8 @@ def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
     """Yield the URLs of all objects below each of *prefixes*, one prefix after the other.
 
     *prefixes*: a URL, or several: prefixes or wildcards in stores, local folders, files of web servers. An object below
-    two of them comes twice. Raises: StorageError, also if nothing is there.
+    two of them comes twice, and empty objects that stand for folders come, too. Raises: StorageError, also if nothing
+    is there.
     """
     for entry in _list_objects(names_of(prefixes)):
         yield entry.url
@@ -316,7 +327,8 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 def _read_small_object(url: str) -> bytes | None:
     """Return all bytes of the object *url* by one request.
 
-    None if it is local, larger than OPEN_BYTES, of unknown size, or came incomplete. Raises: StorageError.
+    None if it is no object of a store or web server, or is larger than OPEN_BYTES (4 MiB), of unknown size, or came
+    incomplete. Raises: StorageError.
     """
     if not is_stored_object(url):
         return None

@@ -68,8 +68,8 @@ def pack(
     000000041.
 
     *output* is a prefix or pattern, as for tarsplit: "photos" gives `photos-000000.tar`, ... and the table
-    `photos.parquet`. A shard has up to *max_size* bytes and *max_count* samples; one sample that is larger has a shard
-    of its own.
+    `photos.parquet`, "photos-%03d.tar" gives `photos-000.tar`, ... and the same table. A shard has up to *max_size*
+    bytes and *max_count* samples; one sample that is larger has a shard of its own.
 
     Order: that of the dataset, or with *seed* a permutation of it, which depends on seed and length only. The same
     items give the same bytes, with any number of *workers*, which are those of a DataLoader; 0: none.
@@ -81,8 +81,8 @@ def pack(
     Holds: 32 samples a worker, 8 bytes an item, 60 bytes a sample; what the store's upload holds. It needs no temporary
     files, but for the rows of the table.
     Raises: SampleError for an item that can't be read or written; StorageError, also if other shards, or a table of
-    another number of samples, are there; UsageError for compressed shards, such as .tar.gz; ValueError for an empty
-    dataset, or a wrong *max_size*, *max_count* or *encode*.
+    another number of samples, are there; TarFormatError if a shard that is there is damaged; UsageError for compressed
+    shards, such as .tar.gz; ValueError for an empty dataset, or a wrong *max_size*, *max_count* or *encode*.
     """
     output = name_of(output)
     names = parse_numbering(output, gzip=False)
@@ -152,7 +152,7 @@ class _Packing:
         """Write all missing shards, check the existing ones; return the rows of all, in the order of the shards.
 
         Raises: StorageError if an existing shard has other samples or is compressed, or has a number after the last one
-        of this run; SampleError for an item that can't be read or encoded.
+        of this run; TarFormatError if one is damaged; SampleError for an item that can't be read or encoded.
         """
         catalog = ShardCatalog()
         spool = RowSpool((), {}, catalog)
@@ -205,8 +205,8 @@ class _Packing:
     def _samples(self, position: int) -> Iterator[Sample]:
         """Return an iterator over the samples from *position* in `order` on, which workers, if any, read in advance.
 
-        If the shard written last ended at *position*, that is the rest of its iterator: nothing is read twice. For
-        another *position* reading starts anew.
+        If the last shard was written up to *position*, these are the sample that did not fit into it, and the rest of
+        its iterator: nothing is read twice. For another *position* reading starts anew.
         """
         if self._next is not None and self._next[0] == position:
             return chain([self._next[1]], self._read)
@@ -236,7 +236,7 @@ class _Packing:
 
         Compared are its first and last sample, byte by byte, and its end, which has to be where the shard is full or
         the dataset ends. Raises: StorageError if they differ, or if the shard is empty or compressed; TarFormatError if
-        it is damaged; SampleError for one of the items compared that can't be read or encoded.
+        it is damaged; SampleError if one of the items compared, or the next one after them, can't be read or encoded.
         """
         block = RowBlock(url)
         ends: list[Sample] = []
@@ -273,8 +273,8 @@ class EncodedItems(Dataset[Any]):
 
     *kind*: format in which pictures are stored, "jpg", "png" or "webp"; "keep" for files as they are if the dataset
     lists them (`find_item_file`), and other pictures as png. For an item that can't be read or encoded, `items[index]`
-    returns a SampleError instead of raising it, because workers can't raise it unchanged. Raises: ValueError for
-    another *kind*.
+    returns a SampleError instead of raising it, because workers can't raise it unchanged. The fields of an item are
+    described at `pack`. Raises: ValueError for another *kind*.
     """
 
     def __init__(self, dataset: Any, kind: str = KEEP_ENCODING) -> None:
@@ -299,9 +299,9 @@ class EncodedItems(Dataset[Any]):
     def _stored_fields(self, index: int) -> dict[str, bytes] | None:
         """Return the payloads of item *index* by field, without decoding: the bytes of its file, and its label.
 
-        The field of the file is its suffix in lower case, of the label `_label_field`. None if the dataset names no
-        file for it, or the file has no suffix. Raises: StorageError if the file can't be read; TypeError for a label of
-        another class.
+        The field of the file is its suffix in lower case; that of the label, such as cls, is the one that
+        `_label_field` returns. None if the dataset names no file for it, or the file has no suffix. Raises:
+        StorageError if the file can't be read; TypeError for a label that can't be encoded.
         """
         path_and_label = find_item_file(self.dataset, index)
         if path_and_label is None:
@@ -317,7 +317,8 @@ class EncodedItems(Dataset[Any]):
         """Return the payloads by field of *item*: a dict, or a pair of a picture, array, text or bytes and its label.
 
         In a dict the names are the fields (`_named_field`), and names that begin with two underscores are left out; in
-        a pair they are the suffixes of both: png, cls. Raises: TypeError for another item or value.
+        a pair, a tuple or list of two, they are the suffixes of both: png, cls; for equal ones txt, label.txt. Raises:
+        TypeError for another item or value, and for a whole number, dict or list as the first of a pair.
         """
         if isinstance(item, Mapping):
             pairs = (self._named_field(name, value) for name, value in item.items() if not name.startswith("__"))
@@ -343,8 +344,8 @@ class EncodedItems(Dataset[Any]):
 
         The field is *name*; for a picture, array, dict or list whose *name* has no suffix of such a format, the suffix
         is added: "left" -> "left.png". Text, numbers and bytes keep *name*. If *name* ends in a suffix of `ENCODERS`,
-        such as json or npy, any *value* is encoded so, and a picture if it ends in a picture's. Text, numbers and
-        pictures are compressed if it ends in a codec's, as txt.gz.
+        such as json or npy, any *value* is encoded so, and a picture if it ends in a picture's (jpg, jpeg, png, webp,
+        tif, tiff). Text, numbers and pictures are compressed if it ends in a codec's, as txt.gz.
         Raises: TypeError for a value that can't be encoded.
         """
         last = suffix_of(split_codec(name)[0])

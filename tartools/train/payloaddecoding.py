@@ -44,7 +44,8 @@ class Resize(NamedTuple):
     *scaled*: JPEGs that are six times as high and wide as *size* asks for, or more, are decoded smaller, to at least
     three times that: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of 500 pixels, made 40 pixels
     high, the PSNR against decoding in full was at least 30 dB, and 49 in the median; at 60 pixels 35 and 54.
-    Pictures as RGBA are resized by Pillow, unless *nearest*; it weighs colours by how opaque they are.
+    Pictures as RGBA are resized by Pillow, unless *nearest*; it weighs colours by how opaque they are. Values are
+    checked by `parse_resize`, not here.
     """
 
     size: int | tuple[int, int]
@@ -55,7 +56,8 @@ class Resize(NamedTuple):
     def target_size(self, height: int, width: int) -> tuple[int, int]:
         """Return (height, width) after resizing and before cropping, for a picture of *height* by *width* pixels.
 
-        The longer side is rounded down: `Resize(224)` makes (224, 298) of 480 by 640.
+        The longer side is rounded down, to at least 1: `Resize(224)` makes (224, 298) of 480 by 640. If `size` is
+        (height, width), that is returned.
         """
         if not isinstance(self.size, int):
             return self.size
@@ -146,9 +148,11 @@ class PictureDecoder:
 
     *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`. It says what a picture
     becomes: by "pil…" a PIL image, by "torch…" a tensor [channels, height, width], else an array [height, width,
-    channels], of grey [height, width]; with 8 in its name uint8, with "raw" the stored type, else float32 from 0 to 1.
-    *suffixes*: of the fields that are pictures; None: webdataset's list. *resize*: pixels of the shorter side, (height,
-    width), or a `Resize`; or a dict of these by field; None: as stored.
+    channels]; grey ones are [height, width] as both. Tensors and arrays are uint8 with 8 in the name, of the stored
+    type with "raw", else float32 from 0 to 1.
+    *suffixes*: of the fields that are pictures, in lower case; None: webdataset's list, with jpg, png, gif, webp, tif
+    and many more. *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field;
+    None: as stored.
     `upright`: at first False; set it to True to turn pictures as their EXIF data say, before they are resized
 
     Raises: KeyError for another *spec*; ValueError for another *resize*.
@@ -221,8 +225,11 @@ class PictureDecoder:
     def _decode_stored(self, data: bytes, resize: Resize | None) -> Any:
         """Return the picture *data* with its stored values, which may be labels, in the class of this decoder.
 
-        With a palette these are its indexes, of 1 bit 0 and 1; whole numbers of 16 bits become int32 in tensors.
-        *resize*: the size, by nearest neighbour even if it does not say so; None: as stored.
+        Arrays are [height, width] or [height, width, channels], tensors [height, width] or [channels, height, width].
+        With a palette the values are its indexes, of 1 bit 0 and 1; unsigned numbers of 16 bits become int32 in
+        tensors. *resize*: the size, by nearest neighbour even if it does not say so; None: as stored.
+        Raises: SampleError if it is no picture that can be decoded, has too many pixels, fewer than the crop, or
+        colours of 16 bits; what Pillow raises for damage.
         """
         import numpy as np
 
@@ -252,7 +259,8 @@ class PictureDecoder:
     def _decode_resized(self, data: bytes, resize: Resize) -> Any:
         """Return the picture *data*, resized by *resize*, in the class, type and layout of this decoder.
 
-        Raises: SampleError if it is no picture that can be decoded, has too many pixels, or fewer than the crop.
+        Raises: SampleError if it is no picture that can be decoded, has too many pixels, or fewer than the crop; what
+        Pillow raises for damage.
         """
         import torch
 
@@ -408,8 +416,8 @@ def make_decoders(decode: Any, resize: Any = None, exif: bool = False) -> list[C
 def make_decoder(decode: Any, resize: Any = None, exif: bool = False) -> Any:
     """Return webdataset's Decoder with the decoders *decode*; None if *decode* and *resize* are None, and not *exif*.
 
-    It decompresses fields such as txt.zst first, unpickles nothing of itself, and decodes text, numbers, JSON and
-    arrays, too.
+    It makes a dict of decoded fields of a sample, a dict. It decompresses fields such as txt.zst first, unpickles
+    nothing of itself, and decodes text, numbers, JSON and arrays, too.
     *decode*: the name of a decoder ("pil"), a function of a field and its bytes, a list or tuple of these, or a dict by
     field of names, "file" (a file in memory) and functions of bytes; None: only text, numbers, JSON and arrays are
     decoded.
@@ -456,7 +464,8 @@ def decompress_field(key: str, data: bytes) -> Any:
     Returns webdataset's Continue, with the decompressed data and the field without the suffix of the codec, which are
     decoded next: ".txt.gz" -> ".txt"; None unless *key* ends in gz, bz2, xz, zst or lz4, in lower or upper case.
     Webdataset's own handler does so for gz alone.
-    Raises: ValueError if *data* is not compressed so, is damaged, or has more than 1 GiB.
+    Raises: ValueError if *data* is not compressed so, is damaged, or has more than 1 GiB; StorageError if there is too
+    little memory.
     """
     from webdataset.autodecode import Continue
 
@@ -466,9 +475,9 @@ def decompress_field(key: str, data: bytes) -> Any:
 
 
 def decode_basic(key: str, data: bytes) -> Any:
-    """Decode *data*, of the field *key*, as webdataset's basic handlers do: text, numbers, JSON, arrays.
+    """Decode *data*, of the field *key*, by webdataset's basic handlers: text, whole numbers, JSON, arrays and others.
 
-    Returns None for a suffix that they don't know: the payload stays bytes then.
+    txt -> str, cls -> int, json -> its value, npy -> array, npz -> dict of arrays; None for a suffix without a handler.
     Raises: SampleError for pickles, and for text where a number should be; the handlers' errors for other damage.
     """
     from webdataset.autodecode import basichandlers

@@ -111,9 +111,9 @@ def _later_epochs(entry: int) -> int:
 class SingleResume(SharedNumbers):
     """Lets the first iteration after `load` resume from the loaded state, and no later one.
 
-    Without workers this takes no class: the iterator takes the state, and the dataset forgets it. With workers torch
-    makes it necessary. A DataLoader copies the dataset into its workers, in each epoch anew unless they persist, and
-    calls nothing of the dataset in the process that trains. So the dataset there never learns that its state was used,
+    Without workers this class is not needed: the iterator takes the state, and the dataset forgets it. With workers it
+    is. A DataLoader copies the dataset into its workers, in each epoch anew unless they persist, and calls nothing of
+    the dataset in the process that trains. So the dataset there never learns that its state was used,
     and gives it to the workers of all later epochs, too: a program that sets one epoch twice, as for validation, would
     get only the rest of it each time.
 
@@ -208,7 +208,8 @@ class ReaderRank:
     def reader(self) -> ReaderId:
         """Return the `ReaderId` of this process: its number among the readers of all ranks, and how many these are.
 
-        Worker w of rank r of n has the number w * n + r. Raises: ValueError for a bad environment, as `this_rank`.
+        Worker w of rank r of n has the number w * n + r. Raises: ValueError for a bad RANK or WORLD_SIZE in the
+        environment.
         """
         (rank, world_size), (worker, workers) = self.rank_and_size(), this_worker()
         return ReaderId(worker * world_size + rank, workers * world_size)

@@ -47,9 +47,9 @@ class StatefulSampler(DistributedSampler[Any]):
     *dataset* is a TableDataset, a `tartools.Table`, or anything with a length. With *batch_size* this is a batch
     sampler, which yields lists of row numbers, otherwise a sampler, which yields row numbers. The order is a function
     of seed, epoch and position alone: the same with any number of ranks and workers. Each sample comes once an epoch,
-    unless *weights*, *length* or *drop_last* are given. All ranks have equally many batches; if too few samples are
-    left for that, some have one fewer, with a warning. Without *batch_size*, some may have one sample more. Each
-    iteration is the next epoch, from 0 on, unless `set_epoch` was called.
+    unless *weights*, *length* or *drop_last* are given. All ranks have equally many batches, for which the last ones
+    have fewer samples, or one more; if too few samples are left, some ranks have a batch fewer, with a warning. Without
+    *batch_size*, some may have a sample more. Each iteration is the next epoch, from 0, unless `set_epoch` was called.
 
     *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes (or "4MB") are,
     and samples within each *window* runs; False: the order of the dataset
@@ -58,8 +58,9 @@ class StatefulSampler(DistributedSampler[Any]):
     shard URLs -> share, or a schedule, pairs (number of a sample in the epoch, such a dict)
     *length*: samples in an epoch; None: as many as *dataset* has. *replacement*: draw at random, else in exact shares,
     with *per_batch* in each batch
-    *bucket*: batches of rows of one bucket: a column's name, or an array with a label for each row, or a dict, column
-    -> numbers at which buckets begin. *max_cost*: (a column's name or an array, largest sum of it in a batch)
+    *bucket*: batches of rows of one bucket: a column's name, or "__source__" for the sources of *weights*, or an array
+    with a label for each row, or a dict, column -> numbers at which buckets begin
+    *max_cost*: (a column's name or an array, largest sum of it in a batch)
     *drop_last*: leave out samples that do not fill a batch of every rank
 
     More on them: docs/training/order.md and docs/training/mixtures.md.
@@ -149,7 +150,10 @@ class StatefulSampler(DistributedSampler[Any]):
         return (self._rank or this_rank())[1]
 
     def rank_and_size(self) -> tuple[int, int]:
-        """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`)."""
+        """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`).
+
+        Without a given rank it is (0, 1) if a framework deals samples to ranks.
+        """
         return self._rank or this_rank()
 
     def set_epoch(self, epoch: int) -> None:
@@ -198,7 +202,7 @@ class StatefulSampler(DistributedSampler[Any]):
         *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
         A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. None:
         all that was asked for, or with `tartools.train.loader` all that it has yielded. All ranks are taken to have had
-        equally many. Raises: ValueError for a *taken* if no iteration has begun.
+        equally many. Raises: ValueError for a *taken* if no iteration has begun, or none since a state was loaded.
         """
         if taken is None and (self.running is None or self.running.ended or not self.running.consumed):
             return self._state(self._epoch, self._position, self._steps_done)
@@ -287,7 +291,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
 
 class RankSampler(DistributedSampler[Any]):
-    """A sampler, not of batches: it yields the row numbers of the samples of this rank, in the order of *order*.
+    """A sampler, not of batches: each iteration is one of *order*, and yields row numbers of this rank one by one.
 
     *order*: the `StatefulSampler` of a loader by batches, which has no other sampler; what frameworks look at is
     `loader.sampler`: whether it deals to ranks already, and how to set the epoch.
@@ -342,7 +346,7 @@ class SamplerIteration(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
-        """Begin, at the place where the sampler is: also again, after a state was loaded."""
+        """Make this the sampler's `running` iteration, from its current place on, with nothing taken yet."""
         sampler = self._sampler
         self._rank, self._steps = sampler._share_epoch()
         self._seed, self.epoch, self._steps_before = sampler._seed, sampler._epoch, sampler._steps_done
@@ -425,8 +429,8 @@ def make_row_order(
 
     *shuffle*: False: as stored; "blocks": runs of neighbours of *block* bytes (a number, or a text such as "4MB") are
     permuted, and samples within *window* runs; else a permutation. *weights*, *length*: *length* samples (None: as many
-    as *dataset* has) in these shares (None: equal ones), exact or with *replacement* drawn. *batch*: batch size, to
-    have exact shares of sources in each batch (per_batch); 0: in an epoch.
+    as *dataset* has) in these shares (as for `StatefulSampler`; None: equal ones), exact or with *replacement* drawn.
+    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch.
     Raises: ValueError for arguments that do not go together, or wrong values; SampleError for a shard that no pattern
     of *weights* matches.
     """

@@ -67,8 +67,8 @@ class SharedSeeds(SharedNumbers):
 def seed_parameter(function: Any) -> str | None:
     """Return the parameter by which *function* asks for a seed, "seed" or "rng"; None if it does not ask.
 
-    If it has both, it is "seed". A parameter of that name with a default other than None does not ask, nor does one
-    that is positional only, nor a function whose signature can't be found out.
+    If both ask, it is "seed". A parameter of that name with a default other than None does not ask, nor does one that
+    is positional only; nor does a function whose signature can't be found out.
     """
     try:
         parameters = inspect.signature(function).parameters

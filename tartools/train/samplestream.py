@@ -38,9 +38,9 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
     that follows from *seed* and the epoch: each iteration is the next epoch, unless `set_epoch` says otherwise.
     *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
-    Holds: one read buffer of 1 MiB. Raises: ValueError without a name; StorageError for a local file that can't be
-    read. While it is iterated over: StorageError and TarFormatError, with URL and byte offset, after the samples before
-    the damage, in the process that trains.
+    Holds: one read buffer of 1 MiB. Raises: ValueError without a name; UsageError for a name that is no input or has a
+    password; StorageError for a local file that can't be read. While it is iterated over: StorageError and
+    TarFormatError, with URL and byte offset, after the samples before the damage, in the process that trains.
     """
     return SampleStream(urls, shuffle, seed, resampled)
 
@@ -50,7 +50,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     `urls`: of the shards and tables, expanded; `shuffled`: the shards come in an order by `seed` and epoch
     `resampled`: shards are drawn at random, without an end
-    `last_dot`: keys end at the last dot of names, as `samples.lastdot` says
+    `last_dot`: keys end at the last dot of names, dots before it become underscores: a.2.jpg has the key a_2
     `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and `SingleResume`, which workers share
     *check*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read.
     """
@@ -78,7 +78,7 @@ class SampleStream(IterableDataset[dict[str, Any]]):
 
     @cached_property
     def identities(self) -> list[str]:
-        """The fingerprints of `urls`, in order: the size of a local shard, the digest of a local table, else "".
+        """The fingerprints of `urls`, in order: size of a local shard as text, SHA-256 of a local table in hex, or "".
 
         They are computed once. Raises: StorageError if a local table can't be read.
         """

@@ -48,9 +48,9 @@ GLOBAL_PAX_TYPE = b"g"  # type flag of a header that governs all members behind 
 def shard_identity(url: str) -> str:
     """Return a fingerprint of a local shard or table; "" for a remote one.
 
-    It is the size in bytes of a local shard, as text, a digest of the bytes of a local table, and "" for a URL that is
-    no regular local file. The time of a file does not count, because each host may have a copy. Raises: StorageError if
-    a table can't be read.
+    It is the size in bytes of a local shard, as text, the SHA-256 of the bytes of a local table, in hex, and "" for a
+    URL that is no regular local file. The time of a file does not count, because each host may have a copy. Raises:
+    StorageError if a table can't be read.
     """
     size = storage.plain_size(url)
     if size is None or not schema.is_table(url):
@@ -121,9 +121,9 @@ def can_cut_shard(url: str) -> bool:
 def resolve_slice(url: str, piece: ShardSlice) -> ShardSlice | None:
     """Return *piece*, a fraction of the shard *url*, as a range of bytes, or of rows of a table; None if it is empty.
 
-    A range of bytes, or a piece that is all of a shard, is returned unchanged; the result has `slices` 1. If the shard
-    can't be cut, because it is compressed, a pipe, or on a server without ranges, its first piece becomes all of it,
-    and the others are empty.
+    A range of bytes, or a piece that is all of a shard, is returned unchanged; all of a table becomes the range of its
+    rows. The result has `slices` 1. If the shard can't be cut, because it is compressed, begins with a global pax
+    header, is a pipe, or on a server without ranges, its first piece becomes all of it, and the others are empty.
     Raises: StorageError if the shard can't be read.
     """
     if piece.begin == piece.end:
@@ -275,7 +275,7 @@ class SliceReader:
     *needed*: fields to read, others are None; None for all
     `on_error(error)`: called with the TarToolsError or OSError of a slice that can't be read; True to go on with the
         next one, else the iteration ends. None: the error is raised
-    *last_dot*: keys end at the last dot of names, as `samples.lastdot` says
+    *last_dot*: keys end at the last dot of names, dots before it become underscores: a.2.jpg has the key a_2
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class Sound(Clip):
         return self.seconds is not None
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> tuple[torch.Tensor, int]:
-        """Return (waveform, rate) of the sound in *file*, bytes or an open file.
+        """Return (waveform, rate) of the sound in *file*, bytes or an open file that can seek.
 
         The waveform is a float32 tensor [channels, frames], the rate frames a second. *seed*: for `at="random"`; None
         draws.

@@ -34,9 +34,9 @@ _HOLD_NOTHING = {
 class ShuffleStage:
     """The settings of a shuffle buffer, which `ShuffleBuffer` runs: it holds up to *size* samples.
 
-    As in webdataset, it yields the first sample when it holds *initial* (at least 1, at most *size*); while it holds
-    fewer than *size*, it reads two samples for each that it yields, and then one. The sample yielded is a random one of
-    the buffer. Draws depend on *seed* and epoch.
+    As in webdataset, it yields the first sample when it holds *initial* (at least 1, at most *size*) or one more; while
+    it holds fewer than *size*, it reads two samples for each that it yields, and then one; behind the last sample it
+    yields all that it holds. The sample yielded is a random one of the buffer. Draws depend on *seed* and epoch.
     """
 
     def __init__(self, size: int, seed: int, initial: int = DEFAULT_SHUFFLE_START) -> None:
@@ -104,7 +104,10 @@ class ShuffleBuffer:
         return self._marks[0]
 
     def _read_sample(self, samples: Iterator[Any]) -> bool:
-        """Move the next of *samples* into the buffer; return False if there is none."""
+        """Move the next of *samples* into the buffer, and return True; return False if there is none.
+
+        After each `size` samples read, a mark is added.
+        """
         for sample in islice(samples, 1):
             self._numbers.append(self._read)
             self._samples.append(sample)
@@ -188,7 +191,10 @@ class BatchStage:
         self._size, self._collate, self._partial = size, collate, partial
 
     def __call__(self, samples: Iterator[Any]) -> Iterator[Any]:
-        """Yield batches of the next *samples*, in their order: lists, or the results of `collate`."""
+        """Yield batches of the next *samples*, in their order: lists, or the results of `collate`.
+
+        A last batch of fewer samples is yielded only with *partial*.
+        """
         while batch := [*islice(samples, self._size)]:
             if len(batch) == self._size or self._partial:
                 yield batch if self._collate is None else self._collate(batch)
@@ -247,7 +253,10 @@ class FilesStage:
                     yield own | files
 
     def _files(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return the selected payloads of *sample* by their new fields. Raises: SampleError if a key changes."""
+        """Return the selected payloads of *sample* by their new fields, in lower case; of two for one field the last.
+
+        Names that begin with two underscores are left out. Raises: SampleError if *rename* changes the key.
+        """
         files, key = {}, sample[DICT_KEY]
         for field, payload in sample.items():
             if field[:2] == RESERVED_PREFIX:

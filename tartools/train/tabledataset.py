@@ -127,7 +127,10 @@ class TableDataset(Dataset[Any]):
         return self.table.digest()
 
     def warn_of_returning_key(self) -> None:
-        """Warn, at the first call only, if a key returns later in a shard: its rows are parts of one sample."""
+        """Warn, at the first call only, if a key returns later in a shard: its rows are parts of one sample.
+
+        The first 2**20 rows of the table are compared.
+        """
         if not self._is_compared:
             self._is_compared = True
             if key_and_shard := self.table.returning_key():
@@ -135,11 +138,11 @@ class TableDataset(Dataset[Any]):
                 Account().record_returning_key(key.encode("utf-8", "surrogateescape"), shard)
 
     def batch(self, rows: list[int], buffer_of: GetBuffer | None = None) -> TableBatch | list[Any]:
-        """Return the samples of *rows*, in this order: a `TableBatch`, whose payloads are in one buffer, or a list.
+        """Return the samples of *rows*, in this order: a `TableBatch` of their payloads, or a list.
 
-        `buffer_of(size)`: makes the buffer, of *size* bytes or more; None: new memory. A `TableBatch` decodes its
-        samples when they are asked for; in the list they are decoded. The result is a list if a field is to be a file,
-        or if `Table.bulk` can't read the rows.
+        `buffer_of(size)`: makes the buffer for the payloads, of *size* bytes or more; None: new memory. A `TableBatch`
+        decodes its samples when they are asked for; in the list they are decoded. The result is a list without *rows*,
+        if a field is to be a file, or if `Table.bulk` can't read the rows.
         """
         bulk = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
         if bulk is not None:
@@ -196,7 +199,8 @@ class ColumnFields:
 def column_fields(columns: Columns) -> dict[str, str]:
     """Return the argument *columns* of TableDataset as a dict: field, in lower case -> column of the table.
 
-    Names, one or several in a text or list, are both field and column: "Score" -> {"score": "Score"}. None: {}.
+    Names, in a text with blanks between them or in a list, are both field and column: "Score b" -> {"score": "Score",
+    "b": "b"}. None: {}. Raises: TypeError for a name that is no text; ValueError for a text or list without names.
     """
     mapping = {} if columns is None else columns
     names = (
@@ -334,11 +338,11 @@ def _update_table(urls: Sequence[str], table_url: str) -> Table:
 class TableBatch:
     """A batch of samples, as a sequence: `len`, an index, iteration; each is decoded whenever it is asked for.
 
-    `bulk`: the payloads, in one buffer
+    `bulk`: the payloads, as `Table.bulk` returns them, often in one buffer
     `chooser`: chooses, decodes and transforms the fields of a sample
     `columns`: field -> a value for each sample, from a column of the table
 
-    Holds: the buffer; each sample that is made has copies of its payloads.
+    Holds: the payloads; a sample that is made of a buffer has copies of its own.
     """
 
     bulk: Bulk
@@ -362,7 +366,7 @@ class TableBatch:
         return next(iter(TableBatch(self.bulk.part(one_row), self.chooser, columns)))
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the samples, decoded; dicts of bytes if nothing is chosen, decoded or transformed."""
+        """Iterate over the samples, decoded; dicts of bytes and columns without choice, decoder and transform."""
         samples = overlay(self._stored_samples(), self.columns) if self.columns else self._stored_samples()
         return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
@@ -393,7 +397,7 @@ def _drop_absent(sample: dict[str, Any], fields: list[str], offsets: list[int]) 
 
 
 def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] | None) -> dict[str, Any] | None:
-    """Return the sample of *row* as a dict, with the fields *files* as files that can seek.
+    """Return the sample of *row* as a dict, with the fields *files* (lower case) as files that can seek.
 
     The dict has `__key__`, `__url__`, and payloads by field. Reads the headers, and the payloads of the other fields
     that are *needed* (None: all); values not needed are None. Returns None, so that the caller reads the sample whole,

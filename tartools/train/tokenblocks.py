@@ -65,7 +65,8 @@ class TokenBlocks(IterableDataset[Any]):
     process.
 
     *documents*: the documents as token ids; *length*, *pad*, *cu_seqlens*, *batch_size*: arguments of `token_blocks`.
-    Raises: ValueError for a *length* that is no whole number from 1 to 2**30, and a *batch_size* that is none above 0.
+    Raises: ValueError for a *length* that is no whole number from 1 to 2**30, and a *batch_size* that is none above 0;
+    TypeError for a *pad* that is no whole number.
     """
 
     def __init__(

@@ -43,8 +43,8 @@ class TextEncoder:
 
     *tokenizer*: a function of a text that returns token ids, or an object with such a method `encode`. *text*: the
     field of dicts, or a function of the sample; None: the sample is a text, a tuple or list that begins with it, or a
-    dict with one field besides `__key__` and the like. Bytes are decoded as UTF-8. *eos*: id after each document; None:
-    none. Raises: TypeError for another *tokenizer*, *text* or *eos*.
+    dict with one field, not counting names that begin with two underscores. Bytes are decoded as UTF-8. *eos*: id after
+    each document; None: none. Raises: TypeError for another *tokenizer*, *text* or *eos*.
     """
 
     def __init__(self, tokenizer: Tokenizer, text: str | Callable[[Any], Any] | None, eos: int | None) -> None:

@@ -174,7 +174,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy with a shuffle buffer of *size* samples; it yields the first one when it holds *initial*.
 
-        *seed*: of its draws; None for that of this dataset. A *size* below 1 adds nothing, and returns this dataset.
+        *initial* is at most *size*; one sample more may be held. *seed*: of its draws; None for that of this dataset. A
+        *size* below 1 adds nothing, and returns this dataset.
         """
         if size < 1:
             return self
@@ -217,9 +218,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         function of bytes, `Sound` or `Video`. *resize*: size of pictures: pixels of the shorter side, (height, width),
         a `Resize`, or a dict of these by field. *exif*: True turns pictures as their EXIF data say. *pre*, *post*:
         lists of decoders that are tried before and after *args* (by default *pre* decompresses fields such as txt.zst,
-        and *post* is for text, numbers, JSON and arrays). *only*: fields to decode; None: all. *partial*: leave values
-        that are no bytes as they are.
+        and *post* is for text, numbers, JSON and arrays). *only*: fields to decode, a list or a text with blanks
+        between them; None: all. *partial*: True leaves values that are no bytes as they are; False: they are an error.
         *handler*: called with an error; it returns True to leave out the sample, or raises the error, the default.
+        Raises: TypeError and ValueError for other decoders or sizes.
         """
         pre = [decompress_field] if pre is None else pre
         clips, others = split_clips(args[0] if len(args) == 1 and isinstance(args[0], Mapping) else args)
@@ -233,7 +235,9 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def xdecode(self, *args: Any, **kw: Any) -> WebDataset:
         """Return a copy that decodes fields by patterns as webdataset does, but refuses to unpickle by default.
 
-        *args*, *kw*: arguments of webdataset's method of this name.
+        *args*: pairs (pattern of fields, such as "*.png"; function of an open file with the payload), of which the last
+        one that matches decodes a field. *kw*: such functions by suffix, webdataset's defaults, and must_decode
+        (True: a field without a decoder is a ValueError).
         """
         kw.setdefault(
             "defaults",
@@ -355,8 +359,9 @@ def _choose_argument(name: str, value: Any, other_name: str, other_value: Any) -
 def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None:
     """Check webdataset's arguments *nodesplitter* and *workersplitter*: *source* itself deals samples to readers.
 
-    Without *nodesplitter* each rank reads all samples: the rank of *source* becomes 0 of 1. Raises: ValueError without
-    *workersplitter*, unless shards are resampled; TypeError for a splitter that is not one of webdataset's own.
+    If *nodesplitter* is None each rank reads all samples: the rank of *source* becomes 0 of 1. Raises: ValueError
+    without *workersplitter*, unless shards are resampled; TypeError for a splitter other than webdataset's
+    split_by_node, single_node_only and split_by_worker.
     """
     own = shardlists.split_by_node, shardlists.single_node_only, shardlists.split_by_worker
     if nodesplitter is None:
@@ -368,7 +373,7 @@ def _split(source: SampleStream, nodesplitter: Any, workersplitter: Any) -> None
 
 
 class SizedWebDataset(WebDataset):
-    """A `WebDataset` whose `with_length` was called: it has a `len`."""
+    """A `WebDataset` whose `with_length(n)` was called: its `len` is n."""
 
     def __len__(self) -> int:
         return int(self.size)

@@ -136,7 +136,8 @@ def replace_by_error(message: tuple[Any, Any], error: Exception) -> tuple[Any, A
 def make_error_wrapper(batch: Any, error: Exception) -> Any:
     """Return torch's ExceptionWrapper that says why *batch*, a result or an exception, can't be pickled: *error*.
 
-    It raises TypeError for a result; for an exception (itself an ExceptionWrapper) RuntimeError with its traceback.
+    In the training process it raises TypeError for a result; for an exception (itself an ExceptionWrapper) RuntimeError
+    with its traceback.
     """
     from torch._utils import ExceptionWrapper
     from torch.utils.data import get_worker_info

@@ -51,8 +51,8 @@ class ZipDataset(Dataset[Any]):
     versions, and may be used in forks, other processes and threads: each process opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises, when it is made: SampleError for members that can't be read,
-    such as encrypted ones, and TarFormatError for a damaged directory. Later: TarFormatError for damaged payloads;
-    StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
+    such as encrypted ones and links; TarFormatError for a damaged directory; StorageError. Later: TarFormatError for
+    damaged payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
     """
 
     def __init__(
@@ -125,7 +125,8 @@ class ZipDataset(Dataset[Any]):
 class _Zip:
     """The zip file at *url*, of this *version*; `read_sample` returns a sample by its number in the file.
 
-    *version*: as `version_of` returns it. The directory is read when it is needed, and not pickled.
+    *version*: as `version_of` returns it: size, a blank, and mtime in ns or ETag. The directory is read when it is
+    needed, and not pickled.
     *digest*: of the directory of a local file, if it was read before, because its version is only size and time.
     """
 

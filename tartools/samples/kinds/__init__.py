@@ -61,8 +61,8 @@ def length_of(field: str, member: Member, *, decode: bool = False) -> tuple[floa
     """Return (seconds, None) for the sound or video *member* of *field*; (seconds or None, reason) for a bad one.
 
     A bad one is broken, or its header does not say how long it is; the reason is in words.
-    *field*: one for which `has_length` is True. *decode*: a sound is decoded to find out whether it is whole.
-    Raises: TarToolsError if it can't be read, or for a video without PyAV.
+    *field*: one for which `has_length` is True. *decode*: WAV, FLAC and Ogg are decoded to find out whether they are
+    whole. Raises: TarToolsError if it can't be read, or for a video or MPEG-4 sound without PyAV.
     """
     kind = measured_kind(field)
     assert kind is not None
@@ -79,7 +79,7 @@ def fact_of(name: str, member: Member) -> object:
 
     Its kind is that of its field; if that has no such fact, that of its first bytes.
     Raises: ValueError if that kind has no such fact, if its header does not state it, or if it is damaged;
-    TarToolsError if it can't be read, or for a video without PyAV.
+    TarToolsError if it can't be read, or for a video or MPEG-4 sound without PyAV.
     """
     kind = measured_kind(field_name(member))
     if kind is None or name not in dict(kind.facts):
@@ -98,13 +98,16 @@ def fact_of(name: str, member: Member) -> object:
 
 
 def describe(member: Member, *, decode: bool = False) -> Description:
-    """Return the description of *member*, by its first bytes if they are known, else by its field.
+    """Return the description of *member*, as the first of `PAYLOAD_KINDS` that recognizes its suffix or first bytes.
 
-    With *decode*, a picture is decoded to find out whether it is broken; otherwise only its header is read, for callers
-    that draw it, and so find out themselves. The content of a compressed member is described, up to 1 MiB of it packed.
-    An empty member is "empty".
+    So a sound in a field jpg is a broken picture. A member that none recognizes is text, or of a type that its first
+    bytes show, or "binary". With *decode*, a picture is decoded to find out whether it is broken; otherwise only its
+    header is read, for callers that draw it, and so find out themselves. For a compressed member of up to 1 MiB, the
+    content is described.
+    An empty member is "empty", of the kind `BROKEN` if its suffix is that of a picture, or of WAV, FLAC or Ogg.
 
-    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; with *decode*, the decoded picture.
+    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; with *decode*, the decoded picture. Raises: TarToolsError
+    if the payload can't be read.
     """
     with member.open() as file:
         head = file.read(HEAD_BYTES)
@@ -144,7 +147,10 @@ def may_be_sound(member: Member) -> bool:
 
 
 def may_be_picture(member: Member) -> bool:
-    """True if *member* is or should be a picture, by its first bytes or its field."""
+    """True if *member* is or should be a picture, by its first bytes or by the suffix of its field.
+
+    BMP and PNM are recognized by the suffix only.
+    """
     return is_picture(*_suffix_and_magic(member))
 
 
@@ -168,8 +174,8 @@ def decode_payload(field: str, member: Member) -> Iterator[Finding]:
     """Decode *member* as the suffix of *field* says; yield findings, (code, reason), for each damage or oddity.
 
     A code is a key of `stages.checking.codes.CODES`, or "" for a payload that is not decoded, because it would take too
-    much memory. A compressed payload, such as that of json.gz, is unpacked first. Nothing is yielded for a suffix that
-    no kind has a check for (`is_decoded`).
+    much memory. A compressed payload, such as that of json.gz, is unpacked first: if that fails, the only finding is
+    "broken-compressed". Nothing else is yielded for a suffix that no kind has a check for (`is_decoded`).
 
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """

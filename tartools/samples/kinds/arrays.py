@@ -66,7 +66,7 @@ def describe_array(member: Member, _head: bytes, _decode: bool) -> Description:
 def range_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
     """Return ", from MIN to MAX, COUNT NaN" for the numbers in *data*, an array of *dtype*.
 
-    A part is left out if it is about no number: ", 3 NaN", ", from 0 to 9", "".
+    A part is left out if it is about no number: ", 3 NaN", ", from 0 to 9", "". Floats have 4 significant digits.
     """
     import numpy as np
 

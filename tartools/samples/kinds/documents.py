@@ -21,9 +21,10 @@ def _is_json_suffix(suffix: str, _head: bytes) -> bool:
 
 
 def describe_document(member: Member, head: bytes, _decode: bool) -> Description:
-    """Return the description of the JSON *member*: its lines with indentation, cut; one short line is all.
+    """Return the description of the JSON *member*: "JSON" and its lines, indented; "JSON: 5" for one short line.
 
-    If it has more than 1 MiB, it is described as text; if it can't be parsed, `what` says why, and the lines are text.
+    Up to 12 lines of 100 characters are shown. If it has more than 1 MiB, it is described as text; if it can't be
+    parsed, `what` begins "not JSON", with the reason, and the lines are text. The kind is "" for JSON.
     *head*: its first 64 KiB. Holds: the value, and the lines that are shown.
     """
     if member.size > JSON_LIMIT:
@@ -58,7 +59,7 @@ def first_lines(parts: Iterable[str]) -> list[str]:
 def check_json(member: Member) -> Iterator[Finding]:
     """Yield findings, (code, reason), about the JSON *member*: NaN and Infinity, and another encoding than UTF-8.
 
-    Raises: ValueError if it is not JSON.
+    The codes are "json-constant" and "json-encoding", each at most once. Raises: ValueError if it is not JSON.
     """
     return _check_documents([member.read()])
 
@@ -66,7 +67,8 @@ def check_json(member: Member) -> Iterator[Finding]:
 def check_json_lines(member: Member) -> Iterator[Finding]:
     """Yield findings, (code, reason), about the JSON lines *member*: NaN and Infinity, another encoding than UTF-8.
 
-    Raises: ValueError if a line is not JSON.
+    The codes are "json-constant" and "json-encoding", each at most once, for the first line that has it. Blank lines
+    are skipped. Raises: ValueError if a line is not JSON.
     """
     with member.open() as file:
         yield from _check_documents(line for line in file if line.strip())

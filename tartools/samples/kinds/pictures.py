@@ -27,7 +27,8 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
     """Return format, size and mode of the picture *member* in words, or why it is broken.
 
     "JPEG 640x480 RGB", of the kind PICTURE; "a broken picture: it is empty", of the kind `BROKEN`. With *decode*, all
-    of it is decoded to find out; else only its header is read.
+    of it is decoded to find out; else only its header is read. The kind is "" for a WebP or ICO with more pixels than
+    Pillow opens (178,956,970). Raises: TarToolsError if the payload can't be read.
     """
     from tartools.samples import decoding
 

@@ -30,7 +30,8 @@ def cut_text(head: bytes, *, whole: bool) -> Description | None:
     """Return the description of the text that begins with *head*, cut to 12 lines.
 
     None if *head* is not UTF-8, or has a NUL.
-    *whole*: True if *head* is all of it. One short line has the kind "text" or "number", and itself as the value.
+    *whole*: True if *head* is all of it. One line of up to 100 characters is "text: abc" or "number: 5", of the kind
+    "text" or "number", with "abc" or "5" as the value; any other text is "text", of the kind "text", with its lines.
     """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)

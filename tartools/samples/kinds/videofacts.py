@@ -58,6 +58,7 @@ def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
 def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
     """Return the values of `VIDEO_FACTS` of the video *member*, by its header: its frames are not decoded.
 
+    The last is None, or why it is broken, and then all others are None.
     Raises: TarToolsError if the payload can't be read, or without PyAV.
     """
     from tartools.samples.videos import open_video, stream_seconds

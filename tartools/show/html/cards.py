@@ -67,7 +67,8 @@ class Overview:
       orders: a `ValueOrder` of the folders, and of each field that may hold classes, by the name that the filter uses.
       counts: fields, classes and broken members, a `Summary`.
       sizes: bytes of the payloads of samples, a `Distribution`.
-      folders: folder -> number of samples; None if there are more than 1,000 folders (MAX_DISTINCT_VALUES).
+      folders: folder -> number of samples; None if there are more than 1,000 folders (MAX_DISTINCT_VALUES). Samples
+        without a folder are not counted.
       has_more: True if the input has more samples than were counted.
       shown_count: number of samples on the page.
     """
@@ -319,7 +320,7 @@ def find_same_facts(
 
 
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
-    r"""Return the *counts* whose values are short texts of one line, keyed by the text that a tile shows.
+    r"""Return the *counts* whose values are texts of one line, up to 100 characters, keyed by the text a tile shows.
 
     >>> short_texts({"cat": 2, "": 1, "two\nlines": 1})
     {'cat': 2}
@@ -345,7 +346,7 @@ def broken_list(tally: Tally, shown: Container[str]) -> Iterator[Section]:
 
 
 def query(name: str, value: str) -> str:
-    """Return the filter text that finds samples whose field *name* is *value*.
+    """Return the filter text that finds samples whose field *name*, from `mark`, is *value*; quotes are dropped.
 
     >>> query("cls", "5"), query("label", "sea lion")
     ('cls==5', '"label==sea lion"')
@@ -354,7 +355,7 @@ def query(name: str, value: str) -> str:
 
 
 def quoted_word(words: str) -> str:
-    """Return *words* as one word of a filter: without quotes in it, in quotes if it has blanks."""
+    """Return *words* as one word of a filter: without double quotes in it, and in double quotes if it has blanks."""
     plain = words.replace('"', "")
     return f'"{plain}"' if any(map(str.isspace, plain)) else plain
 

@@ -63,8 +63,8 @@ def write_page(
 
     Counts cover all samples, or the first `choice.first`, all pictures of which are decoded, also if only some of these
     samples are shown; broken sounds, videos and compressed payloads only count in samples shown. Pictures have up to
-    *side* by *side* pixels; *faces* pictures of a sample are side by side. *workers*: threads that decode. *account*:
-    counts the samples.
+    *side* by *side* pixels; *faces* pictures of a sample are side by side, and with more than one there are no charts
+    of classes. *workers*: threads that decode. *account*: counts the samples.
     Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
     their own bytes. Raises: TarToolsError.
     """
@@ -147,8 +147,8 @@ def check_pictures(samples: Iterable[Sample], overview: Overview, workers: int) 
 def flag_playable(samples: Iterable[Sample]) -> Iterator[tuple[Sample, bool]]:
     """Yield (sample, True if its sounds and videos are embedded) for each of *samples*.
 
-    These are sounds up to 2 MiB (SOUND_LIMIT) and videos up to 8 MiB (VIDEO_LIMIT) per sample, and up to 24 MiB per
-    page (PLAYED_LIMIT).
+    They are if its sounds have up to 2 MiB (SOUND_LIMIT) and its videos up to 8 MiB (VIDEO_LIMIT) in all, and both fit
+    into the rest of 24 MiB for the page (PLAYED_LIMIT). True without sounds and videos.
     """
     budget = PLAYED_LIMIT
     for sample in samples:
@@ -259,7 +259,8 @@ def write_pairs(
 def join_pair(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Comparison) -> Sample:
     """Return one sample for a page with the members of *left_out* and of *kept_sample*.
 
-    Its key names both, and the distance in *pair* if pictures were compared; its fields begin with "out." and "kept.".
+    Its key names both: "A = B", or, if pictures were compared, "A next to B (kept), distance 3"; " (--against)" follows
+    for a kept sample from there. Its fields begin with "out." and "kept.".
     The first two members are one of each sample, a compared one if there is any; then come all others of *left_out* and
     those of *kept_sample*. *comparison*: the fields that were compared.
     """

@@ -90,7 +90,7 @@ class PageField(NamedTuple):
     def rank(self) -> tuple[int, int]:
         """The sort key of members on a tile: pictures and the like first, then texts, the longest first, then others.
 
-        (0, 0) for a member whose `face` is no text; also if it is "".
+        (0, 0) for a member whose `face` is no text, also if it is ""; (1, -size) for a text, (2, 0) for any other.
         """
         if not self.face.startswith("<pre"):
             return 0, 0
@@ -114,8 +114,9 @@ def data_url(payload: bytes, kind: str) -> str:
 def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageTile:
     """Return the tile of *sample*, with pictures of up to *side* pixels; its sounds and videos play if *audible*.
 
-    Drawings (pictures, waveforms, stills) of the first *faces* members that have one are side by side; others are in
-    the list of fields below. A sample without drawings shows its text, or else the names of its fields.
+    The first *faces* members by `rank` are side by side: pictures, waveforms, stills and messages about broken members,
+    then texts, the longest first, then other descriptions. Other drawings are in the list of fields below. A sample
+    without any of these shows the names of its fields.
 
     Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
     """
@@ -151,7 +152,7 @@ def mark(field: str) -> str:
 
 
 def safe_lines(lines: Sequence[str]) -> str:
-    """Return *lines* joined by newlines, escaped for HTML."""
+    """Return *lines* joined by newlines, each escaped for HTML, control characters too, by `safe`."""
     return "\n".join(map(safe, lines))
 
 
@@ -220,7 +221,7 @@ def make_page_field(member: Member, audible: bool, side: int) -> PageField:
 
 
 def is_video(member: Member) -> bool:
-    """True if *member* begins as a video does."""
+    """True if *member*, by its first bytes, is a video, such as MP4 or Matroska. Its name does not matter."""
     with member.open() as file:
         file_type = type_of_file(file.read(MAGIC_BYTES))
     return file_type is not None and file_type.kind == VIDEO

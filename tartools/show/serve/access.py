@@ -39,7 +39,7 @@ class Access:
         self.cookie = f"tarshow-{secrets.token_hex(4)}"
 
     def cookie_header(self) -> str:
-        """Return the value of the header Set-Cookie that stores the token."""
+        """Return the value of Set-Cookie that stores the token: "NAME=TOKEN; HttpOnly; SameSite=Strict; Path=/"."""
         return f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
 
     def is_token(self, text: str) -> bool:
@@ -49,9 +49,10 @@ class Access:
     def check(self, headers: Mapping[str, str], query_token: str, is_opening: bool) -> None:
         """Raise RefusedError unless a request with these *headers* may be answered.
 
-        It needs the token, a Host that is this machine, and, unless *is_opening*, a page of this server as its origin.
-        *query_token*: the token in its address, "" without one: then the cookie has to have it. *is_opening*: True for
-        the address that is printed, which may be opened from anywhere.
+        It needs the token, a Host that is this machine, and, unless *is_opening*, a page of this server as its origin:
+        as Sec-Fetch-Site and Origin say, if the request has these headers. *query_token*: the token in its address, ""
+        without one: then the cookie has to have it. *is_opening*: True for the address that is printed, which may be
+        opened from anywhere.
         """
         host = headers.get("Host") or ""
         if host_name(host) not in HOST_NAMES:

@@ -50,7 +50,8 @@ def positions_in_bitmap(text: object, rows: int) -> Any:
     """Return the ascending positions of the bits that are 1 in the bitmap *text*, in base64: an array of uint32.
 
     Bit n % 8 of byte n // 8, from the lowest bit on, is position n. *rows*: number of samples of the data set, which is
-    the number of bits, rounded up to bytes. Raises: QuestionError for another size, or no base64.
+    the number of bits, rounded up to bytes; bits from *rows* on are ignored. Raises: QuestionError for another size, or
+    no base64.
     """
     import numpy as np
 
@@ -80,7 +81,8 @@ def bitmap_of(positions: Any, rows: int) -> bytes:
 def parse_positions(value: object, rows: int) -> list[int]:
     """Return *value*, from the JSON of a request, after a check: a list of positions below *rows*, in any order.
 
-    Raises: QuestionError if it is something else, or has over a million items (MAX_POSITIONS).
+    A position may come several times. Raises: QuestionError if *value* is something else, or has over a million items
+    (MAX_POSITIONS).
     """
     if not isinstance(value, list) or len(value) > MAX_POSITIONS:
         raise QuestionError(f"positions is a list of up to {MAX_POSITIONS:,} numbers")

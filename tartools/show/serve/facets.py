@@ -53,7 +53,7 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
     """Return the facet of *column*: {"column": its name, "kind": "values", "values", "others"}.
 
     "values" are the 50 most frequent ones (MAX_VALUES_SHOWN) as {"value", "count"}, the most frequent first; a "value"
-    of None stands for the samples without one. "others" is the number of samples with any other value.
+    of None stands for the samples without one. "others" is the number of samples that these do not count.
     """
     grouped = f"GROUP BY ALL ORDER BY count(*) DESC, {column.sql} LIMIT {MAX_VALUES_SHOWN}"
     rows = _ask(index, query, f"{column.sql}, count(*)", grouped)

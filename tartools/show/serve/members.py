@@ -51,10 +51,11 @@ class SampleRow(NamedTuple):
 
     `position`: number of the sample in the data set
     `key`: "" if the table has none
-    `shard`: URL of its shard, as it is shown
+    `shard`: URL of its shard, as it is shown; in several sets, of the shard of the first set
     `begin`: its offset there, in bytes
-    `size`: its size in bytes, with headers
-    `fields`: field -> size of the payload in bytes, in the order of the archive; None if the data set does not say
+    `size`: its size in bytes, with headers; in several sets the sum
+    `fields`: field -> size of the payload in bytes, in the order of the archive (set by set); None if the data set does
+        not say
     `places`: field -> place of the payload; fields whose place the index does not have are left out
     `columns`: name of each other column -> value
     Texts, also `key` and `shard`, are cut to 300 characters (COLUMN_CHARS).
@@ -138,7 +139,8 @@ class SampleSource:
     def place(self, position: int, field: str) -> MemberPlace | None:
         """Return the place of the payload of *field* of the sample at *position*, which exists.
 
-        None if the index does not have it, or the sample has no such field, or has it twice.
+        In several sets, it is that of the first set in which the sample has the field once. None if the index does not
+        have it, or the sample has no such field, or has it twice.
         """
         layout = self._index.layout
         for indexed in layout.fields:
@@ -155,10 +157,11 @@ class SampleSource:
     # ---- bytes ----
 
     def member(self, position: int, field: str) -> Member:
-        """Return the member *field* of the sample at *position*; in a local shard, its payload is read when it is used.
+        """Return the member *field* of the sample at *position*, whose payload is read now.
 
-        Raises: KeyError if the sample has no such field; TarToolsError if it can't be read, or if the sample has the
-        field twice; ChangedError if the shard has changed.
+        But if the index has its place in a local shard, it is read when it is used. Raises: KeyError if the sample has
+        no such field; TarToolsError if it can't be read, or if the sample has the field twice; ChangedError if the
+        shard has changed.
         """
         place = self.place(position, field)
         if place is None:
@@ -240,7 +243,7 @@ class SampleSource:
     def _file(self, number: int) -> io.FileIO:
         """Return the open local shard *number*; it stays in a cache, and the caller does not close it.
 
-        Raises: ChangedError if it has another version than the index.
+        Raises: ChangedError if it has another version than the index; StorageError if it can't be opened.
         """
         url, version = self._catalog.shard(number)
         try:

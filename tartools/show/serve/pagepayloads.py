@@ -138,9 +138,9 @@ class PictureCache:
 def make_thumbnail(member: Member, side: int) -> Picture:
     """Return the picture or video *member* as a JPEG of at most *side* by *side* pixels, turned as EXIF says.
 
-    A video gives its first frame.
-    Raises: NoPictureError if it is neither, is broken, or is a video without PyAV here; TarToolsError if it can't be
-    read.
+    A video gives its first frame. A smaller picture keeps its size.
+    Raises: NoPictureError if it is neither, is broken, would have over 89,478,485 pixels in memory, or is a video
+    without PyAV here; TarToolsError if it can't be read.
     """
     with member.open() as file:
         head = file.read(MAGIC_BYTES)
@@ -203,10 +203,11 @@ def waveform_picture(member: Member, side: int) -> Picture:
 def heatmap(member: Member) -> Picture:
     """Return the first plane of the array *member* as a PNG, from the lowest value (black) to the highest (white).
 
-    Values that are not finite are black. It has up to 512 by 512 pixels (HEATMAP_SIDE): of a larger plane every nth row
-    and column. The plane has index 0 in all dimensions but the last two; of an array of pixels, [height, width, 1 to
-    4], it is the first channel. Raises: NoPictureError if the array is broken or empty, or has fewer than two
-    dimensions, no numbers, or more than 16 MiB (ARRAY_LIMIT); TarToolsError if it can't be read.
+    Values that are not finite are black, and all are if they are equal. It has up to 512 by 512 pixels (HEATMAP_SIDE):
+    of a larger plane every nth row and column. The plane has index 0 in all dimensions but the last two; of an array of
+    pixels, [height, width, 1 to 4] with height and width above 4, it is the first channel. Raises: NoPictureError if
+    the array is broken or empty, or has fewer than two dimensions, no numbers, or more than 16 MiB (ARRAY_LIMIT);
+    TarToolsError if it can't be read.
     """
     import numpy as np
     from PIL import Image

@@ -129,8 +129,9 @@ class Routes:
         """Answer: facts about the data set, as JSON.
 
         "inputs": a list of its URLs, to show; "title": the first one, and the number of the others: "a.tar and 2 more"
-        "searched": names of the columns in which words are searched, as one text; "samples": number of samples
-        "fields": a list of {"name", "kind", "count": samples that have it}
+        "searched": names of the columns in which words are searched, as one text, such as "key, txt"; "samples": number
+            of samples
+        "fields": a list of {"name", "kind", "count": samples that have it, once for each set}
         "columns": a list of {"name", "type", "facet": true if it has one}, of the columns of the index
         "replaced": true once a shard or table was found to have changed
         """
@@ -223,8 +224,8 @@ class Routes:
     def _picture(self, fields: Fields, make: Callable[[Any], Picture], side: int) -> Answer:
         """Return the picture that `make(member)` makes of the member that *fields* name, from the cache if it is there.
 
-        *fields*: position and field. *side*: pixels, part of the name in the cache; 0 for heat maps. Raises: KeyError
-        if the sample has no such field; the errors of *make*.
+        *fields*: position and field. *side*: pixels, part of the name in the cache; 0 for the route of heat maps.
+        Raises: KeyError if the sample has no such field; NotThereError for a wrong position; the errors of *make*.
         """
         position, field = self._position(fields), fields.get("field", "")
         picture = self._pictures.get((position, field, side), lambda: make(self._source.member(position, field)))
@@ -243,16 +244,17 @@ class Routes:
     def heatmap(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
         """Answer: a picture of an array. *fields*: position and field.
 
-        Raises: NoPictureError if it is no array of numbers with two dimensions or more, or larger than 16 MiB; KeyError
-        if the sample has no such field.
+        Raises: NoPictureError if it is broken, empty, larger than 16 MiB, or no array of numbers with two dimensions or
+        more; KeyError if the sample has no such field.
         """
         return self._picture(fields, heatmap, 0)
 
     def payload(self, fields: Fields, headers: Mapping[str, str]) -> Answer:
-        """Answer: the bytes of a payload, or the range of them that the header Range names.
+        """Answer: the bytes of a payload, or the range of them that the header Range names, with the status 206.
 
-        *fields*: position and field. Raises: RangeError for a range without a byte; KeyError if the sample has no such
-        field.
+        *fields*: position and field. The Content-Type is that of a picture, sound or video, by the first bytes; any
+        other payload is to be saved, not shown. Raises: RangeError for a range without a byte; KeyError if the sample
+        has no such field.
         """
         position, field = self._position(fields), fields.get("field", "")
         place = self._source.place(position, field)
@@ -323,7 +325,7 @@ class Routes:
 
 
 def attachment_header(name: str) -> dict[str, str]:
-    """Return the header, name -> value, that lets a browser save an answer as the file *name*."""
+    """Return {"Content-Disposition": 'attachment; filename="NAME"'}, by which a browser saves an answer as *name*."""
     return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 

@@ -97,8 +97,8 @@ def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Co
     """Return the condition that all *facets* are met.
 
     A facet is an object of the page: {"broken": true or false}, {"missing": field}, {"column", "value"} (null, too) or
-    {"column", "from", "to"}, numbers, the second exclusive. Raises: QuestionError for another form, or an unknown
-    column or field.
+    {"column", "from", "to"}, numbers, the second exclusive. Raises: QuestionError for another form, an unknown column
+    or field, or "broken" if *index* does not say which payloads are.
     """
     return join_conditions([_facet_condition(facet, index) for facet in facets])
 
@@ -107,7 +107,8 @@ def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
     """Return the condition of one *facet*: broken or sound samples, a missing field, a value, or a range of numbers.
 
     Its forms are {"broken": true or false}, {"missing": field}, {"column", "value"} and {"column", "from", "to"}; a
-    range is from "from" to below "to". Raises: QuestionError for another form, or an unknown column or field.
+    value may be null; a range is from "from" to below "to". A field is missing if no set has it. Raises: QuestionError
+    for another form, an unknown column or field, or "broken" if *index* does not say which payloads are.
     """
     if "broken" in facet:
         condition = broken_condition(index)

@@ -192,7 +192,7 @@ class RowIndex:
     `layout`: names of the columns of the table
     `columns`: name -> column, for the columns that a person sees
     `fields`: the fields of samples, with their columns
-    `fault_columns`: columns that say why a payload is broken
+    `fault_columns`: a list of the columns FIELD.broken, which say why a payload is broken; null for a sound one
 
     Several threads may ask at once. `close` interrupts them, and removes its files.
     """
@@ -304,7 +304,7 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
     """Read the rows of *inputs* into a scratch database in *tmpdir*; return its index, which the caller closes.
 
     *account*: gets the progress. *tmpdir*: None: the default folder. *threads*: number of threads of DuckDB. Raises:
-    StorageError without rows, or if DuckDB fails; the errors of reading *inputs*.
+    StorageError without rows, or if DuckDB can't hold them; the errors of reading *inputs*.
     """
     import duckdb
 
@@ -366,7 +366,7 @@ def wait_for(work: Callable[[], Result], interrupt: Callable[[], object]) -> Res
 def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) -> list[IndexColumn]:
     """Read the rows of *inputs* into *database*, a connection of DuckDB; return the columns that a person sees.
 
-    Raises: StorageError without rows, or if DuckDB fails; the errors of reading *inputs*.
+    Raises: StorageError without rows, or if DuckDB can't hold them; the errors of reading *inputs*.
     """
     import duckdb
 

@@ -39,7 +39,7 @@ def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
     """Return *row* as the page gets it in a list: a dict.
 
     "position", "key", "shard", "offset" (of the sample in its shard), "size": as in `SampleRow`
-    "fields": a list of {"name", "size", "kind"}
+    "fields": a list of {"name", "size", "kind"}, the kind by `kind_of_name`; [] if the data set does not say its fields
     "text": the beginning of its text, which may be read from the shard, by `row_text`
     "columns": name -> value
     """
@@ -59,8 +59,9 @@ def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
 def row_text(source: SampleSource, row: SampleRow) -> str:
     """Return the first 300 characters (ROW_TEXT_CHARS) of a field of *row* with text or JSON; "" if there is none.
 
-    They come from a column with the name of the field if there is one, else from the payload, if that is not compressed
-    and in a local shard. Plain text is preferred to JSON. Raises: TarToolsError if the payload can't be read.
+    They come from a column of text with the name of such a field; if there is none, from the payload of such a field
+    that is not compressed and in a local shard. In both cases the first field of plain text goes before JSON. Raises:
+    TarToolsError if the payload can't be read.
     """
     names = sorted((name for name in row.fields or () if kind_of_name(name) in READABLE_KINDS[:2]), key=_text_rank)
     for name in names:

@@ -22,8 +22,8 @@ EXPRESSION_SECONDS = 120.0  # after which the reading of samples is given up
 def select_positions(text: str, urls: Sequence[str], reading: Reading, rows: int) -> Any:
     """Return the ascending positions of the samples of *urls* for which the expression *text* is true.
 
-    They are an array of uint32. As tarfilter does with --ignore-errors: values come from columns of tables where these
-    have them, else samples are read. *rows*: the number of all samples.
+    They are an array of uint32. A sample on which the expression fails is left out, as by tarfilter --ignore-errors.
+    Values come from columns of tables where these have them, else samples are read. *rows*: the number of all samples.
     Raises: QuestionError if *text* is no expression or over 4000 characters, if it takes more than 120 s
     (EXPRESSION_SECONDS), if samples can't be read, or if their number is not *rows*, because the data set has changed.
     """

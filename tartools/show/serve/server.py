@@ -109,11 +109,11 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address to open in a browser, with the token."""
+        """The address to open in a browser, with the token: http://127.0.0.1:PORT/?token=TOKEN."""
         return f"http://{ADDRESS}:{self.server_address[1]}/?token={self.access.token}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer *request* in a thread, as soon as fewer than 32 (MAX_CONNECTIONS) are answered; wait for that."""
+        """Answer the connection *request* in a thread, once fewer than 32 (MAX_CONNECTIONS) have one; wait for that."""
         while not self._turns.acquire(timeout=0.1):
             pass  # the main thread: signals come between two tries
         super().process_request(request, client_address)
@@ -163,9 +163,9 @@ class PageHandler(BaseHTTPRequestHandler):
     def _answer(self, respond: Any) -> None:
         """Check that the request may be answered, then call `respond(path, fields)`, which sends the answer.
 
-        *fields*: the query of the address, by name. A request that may not be answered gets the status 403. The printed
-        address, with its token, gets the cookie and a redirect to /. Any other error of *respond* is sent as JSON
-        (`_send_error`). If the connection is lost, nothing is sent.
+        *fields*: the query of the address, by name. A request that may not be answered gets the status 403 and the
+        reason as text. The printed address, with its token, gets the cookie and a redirect to /. Any other error of
+        *respond* is sent as JSON (`_send_error`). If the connection is lost, nothing is sent.
         """
         address = urlsplit(self.path)
         fields = dict(parse_qsl(address.query))

@@ -41,7 +41,7 @@ OTHER_FORM_MARK = END_OF_KEY + UNICODE_FORM_PREFIX  # in records of keys that ar
 def names_of_fields(combination: str) -> list[str]:
     """Return the lower-case names of the fields in *combination*, which joins them with "/".
 
-    A DOUBTFUL_PREFIX before them is dropped.
+    A DOUBTFUL_PREFIX before them is dropped. "", the combination of members without a field, gives [""].
     """
     return combination.removeprefix(DOUBTFUL_PREFIX).lower().split("/")
 
@@ -54,9 +54,10 @@ def combination_number(combination: str) -> bytes:
 def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number: bytes) -> list[bytes]:
     """Return the key records of samples with the same fields: bytes that sort by key, then by place.
 
-    A record is the encoded key, then number of the input, byte, and *number*. One for each of *keys*; a key that is not
-    in Unicode form NFC has a second one, which sorts behind those of its NFC form. `shard`: number of the input.
-    `begins`: the byte at which each sample begins, or its table row. `number`: `combination_number` of their fields.
+    A record is the encoded key, then number of the input, byte, and *number*. First one for each of *keys*, in their
+    order; then a second one for each key that is not in Unicode form NFC, which sorts behind those of its NFC form.
+    `shard`: number of the input. `begins`: the byte at which each sample begins, or its table row. `number`:
+    `combination_number` of their fields.
     """
     tails = map(RECORD_TAIL.pack, repeat(shard), begins, repeat(number))
     records = [text_bytes(key) + tail for key, tail in zip(keys, tails, strict=False)]
@@ -110,7 +111,7 @@ def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]
 
 
 def unpack_record(record: bytes, combinations: dict[bytes, str]) -> Keyed:
-    """Return (input, byte, key, fields) of *record*, a key record.
+    """Return (input, byte, key, fields) of *record*, a key record without UNICODE_FORM_PREFIX.
 
     *combinations*: fields, joined by "/", by combination number; the fields are "" if it lacks the number.
     """
@@ -123,8 +124,8 @@ def judge_repeats(group: Sequence[Keyed], shard_place: ShardPlace) -> Iterator[t
 
     A sample that shares no field with the first one and its parts so far is a part of it: "torn-sample" if an earlier
     one of *group* is in the same shard, else "split-sample"; is_own_sample is 0. Any other is a sample of its own:
-    "key-twice" or "key-in-two-shards", by the same rule; is_own_sample is 1. `shard_place(number, byte)`: returns
-    (shard URL, byte) of the sample at *byte* of input *number*.
+    "key-twice" or "key-in-two-shards", by the same rule; is_own_sample is 1. Names of fields are compared in lower
+    case. `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
     """
     fields = set(names_of_fields(group[0][3]))
     shards = {shard_place(*group[0][:2])[0]}
@@ -146,8 +147,9 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, shard_place: S
     Verdicts: (code of the finding, 0 for a part of the first sample or 1 for another sample) for each but the first.
     `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
 
-    *summary* has to have all samples once the first group comes. Samples that are parts of one sample count as one in
-    it from then on. A group of keys in different Unicode forms gets a finding, and is not yielded.
+    *summary* has to have all samples once the first group comes. Each sample but the first of a group gets a finding
+    with its code. Parts count from then on as one sample with all their fields. Groups of keys in different Unicode
+    forms are not yielded: their findings are "unicode-form" (`note_unicode_forms`).
     """
     listed_places: set[tuple[int, int]] = set()
     for group in groups:  # with the first one, all have been read
@@ -187,7 +189,8 @@ def compare_keys(groups: Iterable[list[Keyed]], summary: Summary, shard_place: S
 def note_unicode_forms(group: Sequence[Keyed], summary: Summary, shard_place: ShardPlace) -> None:
     """Add a finding to *summary* for each but the first of *group*: its key is the first one's in another Unicode form.
 
-    `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input *number*.
+    The code is "unicode-form". `shard_place(number, byte)`: returns (shard URL, byte) of the sample at *byte* of input
+    *number*.
     """
     first, *later = group
     for shard, byte, key, _ in later:
@@ -224,8 +227,9 @@ def expected_fields(combinations: Mapping[str, Tally]) -> ExpectedFields:
     """Return the fields of over half of the samples, which all should have, as tuples of alternatives.
 
     Among the samples that have all of these, the fields of over half of them are added, and so on. Sorted by name, in
-    small letters. `combinations`: fields joined by "/" -> counts. Samples without a field, or next to damage, do not
-    count. Fields that stand for each other, such as jpg and webp, are one: the most frequent first.
+    small letters; [] without samples. `combinations`: fields joined by "/" -> counts. Samples without a field, or next
+    to damage, do not count. Fields that stand for each other (`alternative_fields`) count as one, and are in one tuple,
+    the most frequent first: [("jpg", "webp"), ("txt",)].
     """
     counts_by_fields: Counter[frozenset[str]] = Counter()
     for combination, tally in combinations.items():
@@ -251,9 +255,10 @@ def expected_fields(combinations: Mapping[str, Tally]) -> ExpectedFields:
 def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
     """Return groups of fields of pictures, sounds or videos that stand for each other; the most frequent comes first.
 
-    `counts`: fields of a sample -> number of such samples. Fields of a group have the same name but for the suffix.
-    They are alternatives if at most half of the samples with the rarer one have both: a mask beside its picture is
-    none. A field without alternatives is a group of its own.
+    `counts`: fields of a sample -> number of such samples. Fields of a group are of one kind, such as pictures, and
+    have the same name but for the suffix. They are alternatives if at most half of the samples with the rarer one have
+    both: a mask beside its picture is none. A picture, sound or video without alternatives is a group of its own; other
+    fields, such as txt, are in no group.
     """
     samples_with: Counter[str] = Counter()
     for fields, count in counts.items():
@@ -278,7 +283,7 @@ def missing_fields(fields: Sequence[str], expected: ExpectedFields) -> list[str]
     """Return the *expected* fields that a sample with *fields* lacks, each as text.
 
     Each of *expected* is a tuple of alternative fields, of which the sample must have one; the text joins them with
-    ";". *fields*: names in small letters, compared whole: seg.png is not png.
+    ";", such as "jpg;webp". *fields*: names in small letters, compared whole: seg.png is not png.
     """
     return [";".join(choices) for choices in expected if not any(name.lower() in fields for name in choices)]
 
@@ -292,7 +297,8 @@ def find_numbered_fields(fields: Iterable[str], expected: ExpectedFields) -> str
     """Return two of *fields* that differ only in numbers, "01.txt 02.txt", if samples seem to be read as one; else "".
 
     Names of files are cut at the first dot: 22.01.txt and 22.02.txt are one sample, with the fields 01.txt and 02.txt.
-    "" if a field has no dot, as in a sample of 0.jpg, 1.jpg and json. Two fields that are both *expected* do not count.
+    "" if a field has no dot (a suffix of a codec, as in json.gz, aside), as in a sample of 0.jpg, 1.jpg and json. Two
+    fields that are both *expected* do not count.
     """
     first: dict[str, str] = {}
     pair = ""
@@ -310,9 +316,9 @@ def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
     """Add findings about missing and unexpected fields to *summary*; return the fields that samples should have.
 
     These are *expect*, or if it is empty `expected_fields`: tuples of alternatives. A field is unexpected if it is not
-    in *expect*, nor the most frequent alternative of one that most samples have. A sample whose fields differ only in
-    numbers gives a finding, too: perhaps it is several. Samples next to damage are left out. Codes: "missing-field",
-    "unexpected-field" ("dotted-name" if it has a dot), "several-samples".
+    in *expect*, nor the first alternative of one of `expected_fields`. A sample with fields that differ only in numbers
+    gives a finding, too: perhaps it is several. Samples next to damage, or without a field, are left out. Codes:
+    "missing-field", "unexpected-field" ("dotted-name" if it has a dot), "several-samples".
     """
     expected = expected_fields(summary.combinations)
     words = expect or expected
@@ -334,8 +340,8 @@ def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
 def note_tally(summary: Summary, code: str, tally: Tally, detail: str) -> None:
     """Add findings with *code* and *detail* to *summary*: one for each sample of *tally*, at the places that it has.
 
-    *tally*: its `first` are `Place`s. Further samples are counted at the last of these places; without any at byte 0 of
-    input 0.
+    *tally*: of one sample or more; its `first` are `Place`s, whose `detail` is replaced. Further samples are counted at
+    the last of these places; without any, all at byte 0 of input 0.
     """
     places = tally.first[: tally.count]
     for number, place in enumerate(places):
@@ -350,7 +356,8 @@ def note_size_outliers(summary: Summary) -> None:
 
     Far larger: over 64 KiB (MIN_OUTLIER_BYTES), and over 100 times (OUTLIER_RATIO) the 95th percentile of the sizes.
     Far smaller: below 1/100 of the 5th percentile. Fields of fewer than 100 payloads (MIN_PAYLOADS_FOR_OUTLIERS) are
-    left out.
+    left out. The code is "size-outlier". The places are of the 20 largest and smallest; further outliers are counted at
+    the last of these.
     """
     for field, field_summary in summary.fields.items():
         counts = field_summary.sizes.buckets
@@ -377,9 +384,9 @@ def note_size_outliers(summary: Summary) -> None:
 def note_shard_sizes(summary: Summary, shards: Sequence[tuple[int, int]]) -> None:
     """Add a finding to *summary* for each shard that is over 10 times larger or smaller than the median.
 
-    `shards`: (number, bytes) of each; fewer than 4 are not compared. The last may be small: it has the remaining
-    samples. A shard of 0 bytes is not small. The limits are SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED; the code is
-    "shard-size".
+    `shards`: (number of the input, bytes) of each, sorted; fewer than 4 are not compared. The last may be small: it has
+    the remaining samples. A shard of 0 bytes is not small. Of two medians the lower counts. The limits are
+    SHARD_SIZE_RATIO and MIN_SHARDS_COMPARED; the code is "shard-size".
     """
     if len(shards) < MIN_SHARDS_COMPARED:
         return

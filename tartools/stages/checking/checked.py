@@ -48,7 +48,7 @@ class InputsToCheck:
     `missing`: number -> the finding about an input that can't be opened.
     `copies`: number -> the copy of an input that can be read only once.
     `unsound`: numbers of shards that are more or less than samples and one end; `Walk` reads these, header by header.
-    `incomplete`: number of the first part of an archive that was split and lacks a part -> the finding about that.
+    `incomplete`: number of the first part of a split archive whose parts are not whole -> the finding "missing-part".
 
     Made by `inputs_to_check`; `Checking` adds to `missing`, `tables` and `unsound` while it reads.
     """
@@ -64,7 +64,7 @@ class InputsToCheck:
 
     @property
     def count(self) -> int:
-        """The number of shards: inputs that are no tables, and shards that only tables list.
+        """The number of shards: inputs that are no tables, missing ones too, and shards that only tables list.
 
         The latter are complete once all tables have been read.
         """
@@ -85,8 +85,8 @@ class InputsToCheck:
     def shard_place(self, number: int, byte: int) -> tuple[str, int]:
         """Translate a place in input *number* to (shard URL, byte).
 
-        `byte`: a byte of the shard, a row number in a table that has been read, or -1 for no place, which stays. An
-        archive that was split has the pattern of its parts as its URL.
+        `byte`: a byte of the shard, a row number in a table that has been read, or -1 for no place, which stays, with
+        the URL of the input. An archive that was split has the pattern of its parts as its URL.
         """
         if number in self.tables and byte >= 0:
             return self.tables[number].place(byte)
@@ -105,11 +105,12 @@ class InputsToCheck:
         return ShardStream(url, account, copy.open() if copy else None, sums)
 
     def read(self, number: int) -> Iterator[ShardFinding | Rows]:
-        """Yield the samples of input *number*, and findings about it, in order.
+        """Yield the samples of input *number*, as `Rows`, and findings about it, in order.
 
         A missing input gives its finding, a table the samples of its rows, an input in `unsound` the samples and
-        findings of `Walk`, any other the samples of the reader. Raises: StorageError if the input can't be read, or its
-        server fails; TarFormatError if it is not sound, but not in `unsound`.
+        findings of `Walk` (one part of a split archive "split-part", and only findings about special members), any
+        other the samples of the reader. Raises: StorageError if the input can't be read, or its server fails;
+        TarFormatError if it is not sound, but not in `unsound`.
         """
         if number in self.missing:
             yield self.missing[number]
@@ -143,10 +144,10 @@ class InputsToCheck:
                 quiet.check()
 
     def compare_checksums(self, number: int) -> Iterator[ShardFinding]:
-        """Yield findings about the checksum of shard *number*, or of its parts, once it has been read to its end.
+        """Yield findings about the checksum of shard *number*, or of its parts; call it after reading the shard.
 
-        There are none without a list of checksums, and for tables and missing inputs. An unsound shard is read once
-        more for its checksum. Raises: StorageError if that fails.
+        Codes: "no-checksum", "checksum-differs". There are none without a list of checksums, and for tables and missing
+        inputs. An unsound shard is read once more for its checksum. Raises: StorageError if that fails.
         """
         sums = self.reading.sums
         if sums is None or number in self.tables or number in self.missing:
@@ -186,10 +187,10 @@ class InputsToCheck:
 
 
 def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[StorageError] = ()) -> InputsToCheck:
-    """Return the inputs *urls* for a check, with tables and missing inputs recorded.
+    """Return the inputs *urls* for a check, with tables, missing inputs and incomplete archives recorded.
 
-    *reading*: how they are to be read. *faults*: the errors of archives whose parts are not whole; such parts are among
-    *urls*. Raises: StorageError if a server fails; UsageError for a URL that names no input.
+    *reading*: how they are to be read. *faults*: the errors of `join_split_parts`, recorded in `incomplete`; the parts
+    are among *urls*. Raises: StorageError if a server fails; UsageError for a URL that names no input.
     """
     inputs = InputsToCheck(urls, reading)
     for number, url in enumerate(urls):
@@ -217,14 +218,14 @@ def separate_item(item: ShardFinding | MemberGroup) -> ShardFinding | MemberGrou
 
 
 def missing_shard_finding(why: str) -> ShardFinding:
-    """Return the finding that a shard is missing; *why*: its description."""
+    """Return the finding "missing-shard", without a byte or key; *why*: its description."""
     return ShardFinding("missing-shard", -1, "", why)
 
 
 def copy_and_check(stream: ShardStream, file: io.FileIO) -> ShardFinding | None:
     """Copy *stream*, decompressed, to *file*; return the finding about damage of its compressed data, None if sound.
 
-    The bytes before the damage are copied.
+    The bytes before the damage are copied. Codes: "cut-compressed", "garbage-after-compressed", "bad-compressed".
     """
     try:
         for chunk in chunks(stream):
@@ -298,8 +299,8 @@ class Checking:
 
         A sample is (input number, byte, key, fields). Verdicts: (code of the finding, 0 for a part of the first sample
         or 1 for another sample) for each but the first. `sort(records)`: sorts any number of records. At the end
-        `summary` has all findings.
-        Raises: StorageError if a server fails, or none of the inputs is there.
+        `summary` has all findings. Raises: StorageError if a server fails, none of the inputs is there, or a table
+        comes by stdin or a command.
         """
         records = sort(self._records())
         first = next(records, None)  # now all have been read
@@ -317,7 +318,7 @@ class Checking:
     def _records(self) -> Iterator[bytes]:
         """Read all inputs; yield the key records of samples with fields. At the end `summary` has the findings so far.
 
-        Raises: StorageError if none of the inputs is there, or a server fails.
+        Raises: StorageError if none of the inputs is there, a server fails, or a table comes by stdin or a command.
         """
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
         shards = [number for number in range(len(urls)) if number not in tables and number not in missing]
@@ -373,7 +374,10 @@ class Checking:
         return Spool(HELD_RECORD_BYTES, self.shards.reading.tmpdir)
 
     def _check_task(self, task: ShardTask[list[CheckedShard]]) -> Iterator[bytes]:
-        """Check the shards of *task*; yield blocks of key records of sound ones. Result: a `CheckedShard` for each."""
+        """Check the shards of *task*; yield packed blocks of key records of sound ones.
+
+        `task.result` becomes a list with a `CheckedShard` for each shard or part, in order.
+        """
         task.result = []
         for part, batches in task.shards:
             blocks = self._spool()
@@ -421,7 +425,7 @@ class Checking:
                 yield self._check_rows(rows, shard.summary)
 
     def _check_rows(self, rows: Rows, summary: Summary) -> list[bytes]:
-        """Add findings about *rows* to *summary*; return their key records.
+        """Add the samples *rows*, and findings about them, to *summary*; return their key records.
 
         Raises: StorageError if a payload can't be read.
         """
@@ -480,7 +484,7 @@ class Checking:
     # ---- what is not ----
 
     def _read_again(self, number: int) -> Iterator[bytes]:
-        """Yield the key records of input *number*, which is no sound shard; add its findings to `summary`."""
+        """Yield the key records of *number*, an unsound shard, table or missing input; note findings in `summary`."""
         summary = empty_summary()
         for item in self.shards.read(number):
             if isinstance(item, Rows):

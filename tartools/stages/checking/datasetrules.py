@@ -63,7 +63,8 @@ class DatasetCard:
 def note_codecs(summary: Summary, inputs: InputsToCheck, reader: ReaderRules) -> None:
     """Add the finding "reader-codec" to *summary* for each shard that is zstd or lz4 by its name.
 
-    Python's tarfile can't decompress these. *reader*: the library that the finding names.
+    Python's tarfile can't decompress lz4, nor zstd before Python 3.14. The suffixes are UNREAD_CODECS, in any case.
+    *reader*: the library that the finding names.
     """
     for number, url in enumerate(inputs.urls):
         name = Url(url).name
@@ -102,7 +103,8 @@ def repository_shards(inputs: InputsToCheck) -> list[Shard]:
     """Return the shards among *inputs* that have a name, sorted by number, with their paths in the repository.
 
     The repository of shards on the hub is their data set; of all others it is the deepest folder that holds them, or
-    the one above if that is `data`. Tables, missing shards, stdin and commands are left out.
+    the one above if that is `data`: d/data/a.tar and d/data/b.tar have the paths data/a.tar and data/b.tar. An archive
+    in parts has the path of its first part. Tables, missing shards, stdin and commands are left out.
     """
     shards: list[Shard] = []
     outside: list[Shard] = []
@@ -130,7 +132,8 @@ def repository_shards(inputs: InputsToCheck) -> list[Shard]:
 def note_names(summary: Summary, shards: Sequence[Shard]) -> list[Shard]:
     """Add a finding to *summary* for each of *shards* that datasets does not load, by its name; return the others.
 
-    It does not load hidden files, names without .tar, and archives in several parts. The code is "hf-name".
+    It does not load hidden files (the name or a folder begins with a dot, or a folder with __), names without .tar, and
+    archives in several parts. The code is "hf-name".
     """
     loaded = []
     for shard in shards:
@@ -153,7 +156,7 @@ def splits_of(paths: Sequence[str]) -> dict[str, list[int]]:
     """Return split -> indexes of its *paths*, in the order in which datasets has them; an index may come twice.
 
     Names such as `data/train-00000-of-00010.tar` count alone; else folders that are named like a split; else names of
-    files. Without any, all paths are in the split train.
+    files (SPLIT_KEYWORDS). Without any, all paths are in the split train; {} without paths.
 
     >>> splits_of(["val-1.tar", "train-1.tar", "more.tar", "train-0.tar"]), splits_of(["a.tar"])
     ({'train': [3, 1], 'validation': [0]}, {'train': [0]})
@@ -185,7 +188,8 @@ def splits_of(paths: Sequence[str]) -> dict[str, list[int]]:
 def folder_patterns(keyword: str) -> list[re.Pattern[str]]:
     """Return the patterns of paths in a folder that *keyword* names, in the order in which datasets tries them.
 
-    For "train": train/a.tar, train-old/a.tar, my-train/a.tar, my-train-old/a.tar, in folders or not.
+    They match a whole path. For "train": train/a.tar, train-old/a.tar, my-train/a.tar, my-train-old/a.tar, in folders
+    or not.
     """
     names = (keyword, f"{keyword}{_SEPARATOR}[^/]*", f"[^/]*{_SEPARATOR}{keyword}")
     return [
@@ -196,7 +200,7 @@ def folder_patterns(keyword: str) -> list[re.Pattern[str]]:
 def file_patterns(keyword: str) -> list[re.Pattern[str]]:
     """Return the patterns of paths of files that *keyword* names, in the order in which datasets tries them.
 
-    For "train": train-0.tar or train.tar, then my-train-0.tar, in folders or not.
+    They match a whole path. For "train": train-0.tar or train.tar, then my-train-0.tar, in folders or not.
     """
     return [re.compile(f"(?:.*/)?{start}{keyword}{_SEPARATOR}[^/]*", re.DOTALL) for start in ("", f"[^/]*{_SEPARATOR}")]
 
@@ -205,7 +209,7 @@ def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, 
     """Add findings to *summary* about *shards* in no split or twice, and split names that datasets refuses.
 
     Also for each split whose shards datasets reads as another format, such as JSON, because their names have that
-    suffix, too. *splits*: indexes of *shards* by split.
+    suffix, too. *splits*: indexes of *shards* by split. Codes: "hf-split"; "hf-name" for another format.
     """
     counts = Counter(index for indexes in splits.values() for index in indexes)
     for index, shard in enumerate(shards):
@@ -228,8 +232,9 @@ def note_splits(summary: Summary, shards: Sequence[Shard], splits: Mapping[str, 
 def named_splits(shards: Sequence[Shard], splits: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
     """Return split -> patterns of its *shards*. Each shard is in one split, and matches one pattern.
 
-    *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one, or in one
-    whose name is refused, is in a split named after its file without numbers: a-07.tar in a, 7.tar in train.
+    *splits*: indexes of *shards* as datasets finds them. A shard that is not in exactly one, or in one whose name is
+    refused, is in a split named after its file, up to .tar, without the number at its end, and with _ for characters
+    that are not of words: a-b-07.tar in a_b, v2-en-1-of-9.tar in v2_en, 7.tar in train.
     """
     counts = Counter(index for indexes in splits.values() for index in indexes)
     paths: dict[str, list[str]] = {}
@@ -275,8 +280,8 @@ def _regular_expression(pattern: str) -> str:
 def note_values(summary: Summary, first: int) -> None:
     """Add findings to *summary* about samples that do not fit the fields and types of the first ones of input *first*.
 
-    If there are no first samples, or they differ themselves ("hf-first-samples", "hf-first-types"), no later ones are
-    compared; else `note_later_samples` compares them.
+    If there are no first samples, or their fields differ ("hf-first-samples"), or their types can't be merged
+    ("hf-first-types"), that is the only finding; else `note_later_samples` compares all samples with them.
     """
     samples = summary.first_samples.get(first, [])
     if not samples:
@@ -298,7 +303,7 @@ def note_later_samples(summary: Summary, columns: Mapping[str, ValueType]) -> No
     """Add findings to *summary* about samples with fields that *columns* lack, or other types of values.
 
     *columns*: field -> type; values of a field whose type is UNKNOWN are not compared. A missing field gives no
-    finding. Codes: "hf-late-field", "hf-late-type".
+    finding. Types of a field after the first 1,000 count as other types. Codes: "hf-late-field", "hf-late-type".
     """
     for combination, tally in list(summary.combinations.items()):
         if combination and tally.count > 0:
@@ -318,7 +323,8 @@ def note_later_samples(summary: Summary, columns: Mapping[str, ValueType]) -> No
 def first_columns(summary: Summary, first: int, samples: Sequence[FirstSample]) -> dict[str, ValueType] | None:
     """Return field -> type that datasets takes from *samples*, the first of input *first*, which have equal fields.
 
-    The type is UNKNOWN if it is so in a sample. None, and a finding in *summary*, if their types can't be merged.
+    The type is UNKNOWN if it is so in a sample. None, and one finding in *summary*, "hf-first-types", if their types
+    can't be merged.
     """
     columns: dict[str, ValueType] = dict.fromkeys((name for name, _ in samples[0].types), "null")
     is_merged = True

@@ -36,9 +36,9 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
 
     A record packs the input and byte of the sample, the action, and input and byte of the first sample of its group.
 
-    `compared`: groups of samples with one key, and their verdicts, from `across.compare_keys`. Parts of one sample are
-    to be joined; other samples repeat a key. The first sample of a group has a record only if parts are to be joined to
-    it. Order: that of the groups; sort the records for `PendingSamples`.
+    `compared`: groups of samples with one key, and their verdicts, from `across.compare_keys`. Parts of the first
+    sample have JOINS_NEXT, the last part JOINS_LAST, other samples REPEATS_KEY. The first sample of a group has a
+    record, WAITS, only if it has parts. Order: that of the groups; sort the records for `PendingSamples`.
     """
     for group, verdicts in compared:
         first = group[0][:2]
@@ -51,7 +51,7 @@ def actions_of(compared: Iterable[Repeated]) -> Iterator[bytes]:
 
 
 class PendingSamples:
-    """Reads *actions*, sorted ACTION records of samples that share a key, beside the samples that they are about.
+    """Returns the actions of --fix for samples that share a key, from *actions*: the records of `actions_of`, sorted.
 
     Call `action_at` with ascending places; records of places passed over are dropped. A place is (input number, byte).
     """
@@ -79,7 +79,10 @@ class PendingSamples:
 
 
 def first_members(sample: Sample) -> Sample:
-    """Return *sample* with only the first member of each field; names in different case are different fields."""
+    """Return *sample* with only the first member of each field; names in different case are different fields.
+
+    It is *sample* itself if it has no field twice.
+    """
     by_field: dict[str, Member] = {}
     for member in sample.members:
         by_field.setdefault(field_name(member), member)
@@ -89,8 +92,9 @@ def first_members(sample: Sample) -> Sample:
 def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSums | None = None) -> list[Destination]:
     """Return the sinks of the fixed shards: one for all, or one for each input if *output* is a pattern with a number.
 
-    `force`: replace existing files. `shards`: the inputs. `sums`: gets the outputs' checksums. Raises: UsageError for
-    stdout or a table; StorageError if an output exists, or is an input.
+    In a pattern, such as fixed-%06d.tar, the number is the input's, from 0. `force`: replace existing files. `shards`:
+    the inputs. `sums`: gets the outputs' checksums. Raises: UsageError for stdout or a table; StorageError if an output
+    exists (without `force`), or is an input.
     """
     if output == "-":
         raise UsageError("-o takes a file or a URL: the findings go to stdout")
@@ -109,9 +113,9 @@ class Fix:
     """Writes the samples of *shards* that can be saved to *sinks*, in order; reports all other samples to *account*.
 
     Call `run` once. `shards`: as a check has left them, which has found the missing and unsound ones.
-    `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `expected`: fields that each
-    sample has to have. `unique`: keep the first sample of a key, and the first member of a field that a sample has
-    twice.
+    `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `expected`: tuples of
+    alternative fields, of each of which a sample has to have one. `unique`: keep the first sample of a key, and the
+    first member of a field that a sample has twice.
     `ignored`: codes of findings that don't matter. `decode`: decode payloads. `tmpdir`: folder of the parts of samples
     whose other parts have not come.
     """
@@ -195,7 +199,11 @@ class Fix:
             self.account.omit(f"{where}: {description}")
 
     def _is_sound(self, rows: Rows) -> bool:
-        """True if all samples of *rows* can be written as they are; if False, each has to be checked alone."""
+        """True if all samples of *rows* can be written as they are; if False, each has to be checked alone.
+
+        That is, they do not lie next to damage, none has an action of `pending` or lacks an expected field, and all
+        findings about them are harmless or ignored.
+        """
         if rows.doubtful or rows.lost:
             return False
         if self.pending.place is not None and self.pending.place <= (rows.shard, rows.begins[-1]):
@@ -212,7 +220,8 @@ class Fix:
     def _save_or_report(self, sample: Sample, place: tuple[int, int], rows: Rows, writer: SampleWriter) -> None:
         """Write *sample* of *rows*, at *place* (input number, byte), to *writer* if it can be saved; else report it.
 
-        A part of a sample is held until the last part comes, then they are joined.
+        A part of a sample is held until the last part comes, then they are joined. With `unique`, a sample that repeats
+        a key is counted as left out, and not reported.
         """
         account, why = self.account, ""
         action, first = self.pending.action_at(place) or (None, place)
@@ -250,7 +259,11 @@ class Fix:
         self.account.samples_out += 1
 
     def _reason_to_drop(self, sample: Sample, rows: Rows) -> str:
-        """Return the reason why *sample* of *rows* can't be saved; "" if it can."""
+        """Return the reason why *sample* of *rows* can't be saved; "" if it can.
+
+        It lies next to damage and no fields are expected, one of its members is truncated, it lacks an expected field,
+        or it has findings that are neither harmless nor ignored.
+        """
         if rows.doubtful and not self.expected:
             return "it lies next to damage, and no fields are known that it should have (--expect)"
         if rows.lost:

@@ -73,7 +73,7 @@ class TableRows:
         return self._catalog.urls[numbers[index]], int(begins[index])
 
     def read(self) -> Iterator[ShardFinding | Rows]:
-        """Yield the samples that the table lists, and findings about rows and shards, in order.
+        """Yield the samples that the table lists, as `Rows`, and findings about rows and shards, in order.
 
         Samples in named inputs, and those of rows with a finding, are left out. A finding about a whole shard that was
         reported before has the code "". Raises: StorageError if the table can't be opened, or a server fails.
@@ -97,7 +97,10 @@ class TableRows:
             self._reader = None
 
     def _read(self, rows: Any, first: int) -> Iterator[ShardFinding | Rows]:
-        """Yield the samples and findings of *rows*, a record batch whose first row has the number *first*."""
+        """Yield the samples and findings of *rows*, a record batch whose first row has the number *first*.
+
+        A row without a valid extent gives the finding "table-row".
+        """
         import numpy as np
 
         try:
@@ -143,7 +146,7 @@ class TableRows:
         """Yield the samples and findings of the rows *piece*, whose shards exist in the versions that the table lists.
 
         In the first set of shards they are of one shard. Where a row and a shard differ, each half is read alone, down
-        to the row. Samples in named inputs are not yielded.
+        to the row, which gives the finding "table-row". Samples in named inputs are not yielded.
         """
         if self._reader is None:
             quiet = Account(lambda _: None)
@@ -225,7 +228,7 @@ class TableRows:
     def _shard_code(self, number: int) -> str:
         """Return the code of the finding about all of shard *number*, "missing-shard" or "table-stale"; "" for none.
 
-        Raises: StorageError if its server fails.
+        A shard whose version the table does not have is not stale. Raises: StorageError if its server fails.
         """
         if number not in self._shard_codes:
             url, version = self._catalog.urls[number], self._catalog.versions[number]

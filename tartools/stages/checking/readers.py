@@ -97,7 +97,8 @@ class ReaderRules:
     def decoder(self, name: str) -> tuple[Decoder | None, bool]:
         """Return (decoder of the field *name*, True if the payload is decompressed before it is decoded).
 
-        The decoder is None for a field that is not decoded.
+        The decoder is None for a field that is not decoded. `json.gz` has the decoder of `json`, and True, if `codecs`
+        has gz.
         """
         last = suffix_of(name)
         is_packed = last in self.codecs
@@ -116,8 +117,8 @@ def text_type(payload: bytes) -> ValueType:
 def arrow_json_type(payload: bytes) -> ValueType:
     """Return the type of *payload*, JSON, as a column of Arrow.
 
-    Raises: ValueError if it is not JSON, nested over 62 levels deep (MAX_ARROW_DEPTH), or has an integer of more than
-    64 bits.
+    Raises: ValueError if it is not JSON, nested over 62 levels deep (MAX_ARROW_DEPTH), or has an integer that is no
+    int64.
     """
     try:
         kind = type_of_value(parse_json(payload))
@@ -138,7 +139,10 @@ def _depth(kind: ValueType) -> int:
 
 
 def arrow_integer_type(payload: bytes) -> ValueType:
-    """Return the type of *payload*, a number in digits: "int64". Raises: ValueError if it is no integer of 64 bits."""
+    """Return the type of *payload*, a number in digits: "int64". Raises: ValueError if it is no integer of 64 bits.
+
+    The bits include the sign; int() of Python reads the digits: blanks around them, and a sign, are allowed.
+    """
     return type_of_value(int(payload))
 
 
@@ -178,8 +182,9 @@ def read_npz(payload: bytes) -> dict[str, Any]:
 def type_of_array(array: Any) -> ValueType:
     """Return the type of *array*, of numpy, as a column of Arrow: one `ListType` inside another for each dimension.
 
-    In a dimension of length 0 is one list of "null": shapes (0, 3) and (0, 3, 4) give ListType(ListType("null")).
-    Raises: ValueError if Arrow does not have the type, or for an array in the other byte order.
+    In a dimension of length 0, unless it is the last, is one list of "null": shapes (0, 3) and (0, 3, 4) give
+    ListType(ListType("null")). An array without dimensions has the plain type. Raises: ValueError if Arrow does not
+    have the type, or for an array with dimensions in the other byte order.
     """
     dtype = array.dtype
     kind: ValueType = {"b": "bool", "U": "string", "S": "binary"}.get(dtype.kind, dtype.name)
@@ -281,9 +286,10 @@ def types_of_column(
 ) -> list[ValueType | None]:
     """Return the type of each payload of *column*; None, and a finding in *summary*, if *reader* can't decode it.
 
-    `plain_type` for payloads that are not decoded; UNKNOWN for those decoded by a reader that has no types.
-    `place(number, detail)`: returns the place of a finding
-    about sample *number* of the column. Raises: StorageError if a payload can't be read.
+    `plain_type` for payloads that are neither decompressed nor decoded, "binary" for those only decompressed; but
+    UNKNOWN for those that a reader without types decompresses or decodes. The code is "reader-stops".
+    `place(number, detail)`: returns the place of a finding about sample *number* of the column. Raises: StorageError if
+    a payload can't be read.
     """
     decoder, is_packed = reader.decoder(column.name)
     if decoder is None and not is_packed:
@@ -313,7 +319,7 @@ def add_types(
     """Add the *types* of field *name*, one for each sample, to *summary*; None does not count.
 
     *skipped*: indexes of samples that do not count, either. `place(number, detail)`: returns the place of sample
-    *number*.
+    *number*; it is called for the first 20 samples of each type.
     """
     numbers: dict[ValueType, list[int]] = {}
     for number, kind in enumerate(types):

@@ -120,9 +120,9 @@ def check_group(
     """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
     `begins`: for each sample of *group* its byte or table row. First bytes of payloads are checked; with *decode*,
-    payloads are decoded, too. The combination of fields and the sizes are counted, too. Members without a field get
-    findings, and count as the combination "", but have no records. Raises: StorageError if a payload
-    can't be read.
+    payloads are decoded, too. The combination of fields and the sizes are counted, too. Members without a field get the
+    finding "no-field", unless they are hidden files; they count as the combination "", and have no records. Raises:
+    StorageError if a payload can't be read.
     """
     count = len(group.keys)
 
@@ -153,7 +153,9 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
     """Add sizes of the payloads of the field *column*, and findings about them, to *summary*.
 
     `place(number, detail)`: returns the place of a finding about sample *number* of the column. First bytes are
-    checked; with *decode*, payloads are decoded, too. Raises: StorageError if a payload can't be read.
+    checked; with *decode*, payloads are decoded, too; the field is added to `undecoded` if one is too large for that.
+    Codes: "empty-field", "pickle", those of `type_findings` and of decoding, such as "broken-picture". Raises:
+    StorageError if a payload can't be read.
     """
     field, sizes = column.name, column.sizes
     summary.add_field(field, summarize_sizes(field, sizes, place, summary))
@@ -194,7 +196,8 @@ def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> 
     """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field.
 
     `number`: index of the payload in *heads*. `sizes`: bytes of the payloads. The code is "suffix-lies"; if readers
-    take the field for a number (cls), also "not-a-number" for a payload that is not empty and no whole number.
+    take the field for a number (cls), also "not-a-number" for a payload that is not empty and, as far as its head
+    shows, no whole number.
     """
     for number in find_suspicious(suffix, heads):
         if reason := type_mismatch(suffix, heads[number]):
@@ -338,6 +341,8 @@ def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 def type_mismatch(suffix: str, head: bytes) -> str:
     """Return why a payload that begins with *head* does not fit the *suffix* of its field; "" if it fits.
+
+    Anything fits a suffix of an unknown type; an empty *head* fits any.
 
     >>> type_mismatch("jpg", b"GIF89a..."), type_mismatch("jpg", b"hello"), type_mismatch("txt", b"hello")
     ('it is a GIF picture, not a JPEG picture', 'it does not begin as a JPEG picture', '')

@@ -40,7 +40,7 @@ ValueType = str | ListType | StructType
 def type_of_value(value: Any) -> ValueType:
     """Return the type of *value*, from JSON.
 
-    Raises: ValueError for an integer of more than 64 bits, and text that UTF-8 can't encode.
+    Raises: ValueError for an integer that is no int64, and text that UTF-8 can't encode.
 
     >>> type_of_value({"a": [1, 2.5, None], "b": [1, "x"]})
     StructType(members=(('a', ListType(element='float64')), ('b', ListType(element='json'))))
@@ -147,6 +147,8 @@ def _inner_conflict(kind: ValueType, path: str) -> str:
 def misfit(column: ValueType, kind: ValueType, path: str = "") -> str:
     """Return why a *column* does not hold all values of type *kind* unchanged, as text; "" if it does.
 
+    It holds null, its own type, numbers that numpy casts to its type safely, lists whose elements and objects whose
+    members it holds; a member whose name the column lacks is a fault, unless it is null. Only the first fault is named.
     *path*: the name of the value, such as "json.a".
 
     >>> misfit("float64", "int64"), misfit("int64", "float64", "cls"), misfit(ListType("null"), ListType("int64"), "x")

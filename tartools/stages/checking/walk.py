@@ -59,7 +59,7 @@ class Walk:
     `group`: the group to which the next member may belong; None if there is none.
     `last_key`: key of the group that ended last.
 
-    Holds: the members of one group. Raises: StorageError if the file can't be read.
+    Holds: the members of one group. Raises: OSError if the file can't be read.
     """
 
     def __init__(self, file: io.FileIO, lax: bool = False, complete: bool = True) -> None:
@@ -113,7 +113,8 @@ class Walk:
     def end_file(self) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the findings about the end of the file, then the open group.
 
-        If the end of the archive is missing, the group is doubtful, unless `lax`.
+        If the end of the archive is missing: "empty-shard" for a file of 0 bytes, else "no-end", unless `lax` or right
+        behind damage; neither if not `complete`. The group is doubtful then, unless `lax`.
         """
         if not self.after_end and self.position <= self.size:
             if self.size == 0 and self.complete:
@@ -127,9 +128,9 @@ class Walk:
     def add_member(self, header: FullHeader) -> Iterator[ShardFinding | MemberGroup]:
         """Add the member of *header* to its group; yield the group that it ends, and findings about the member.
 
-        Moves `position` behind the member. A special member gives a finding only, and ends no group; a member whose
-        payload is truncated gives a finding and a name in `lost`, and ends the walk; one whose padding is truncated
-        stays, and ends it, too.
+        Moves `position` behind the member. A special member gives a finding only (a `silent` one none), and ends no
+        group; a member whose payload is truncated gives a finding and a name in `lost`, and ends the walk; one whose
+        padding is truncated is a member of the group, but gives a finding and ends the walk, too.
         """
         start = self.position
         if self.after_end:
@@ -172,7 +173,8 @@ class Walk:
     def end_truncated(self, part: str) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the finding that the file ends inside *part*, in words, then the open group, doubtful; end the walk.
 
-        Behind an end of archive, the finding is that bytes were passed over; there is none if not `complete`.
+        The code is "cut-shard"; there is no finding if not `complete`. Behind an end of archive it is always
+        "garbage-after-end": so many bytes were passed over.
         """
         if self.after_end:
             yield self.make_finding("garbage-after-end", several(self.size - self.position, "byte") + " passed over")
@@ -186,7 +188,9 @@ class Walk:
     def skip_damage(self, error: TarFormatError) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the finding for *error*, of the header at `position`, and move to the next header, or to the end.
 
-        The open group becomes doubtful; if no header follows, it is yielded.
+        The open group becomes doubtful; if no header follows, it is yielded. Codes: "bad-size", "bad-extended"; for a
+        wrong checksum "bad-header", behind an end of archive "garbage-after-end", in a file without any header
+        "not-tar".
         """
         next_offset = self.next_header()
         block = self.read(BLOCK, self.position)
@@ -263,7 +267,7 @@ class Walk:
         return self.size
 
     def close_group(self) -> Iterator[MemberGroup]:
-        """Yield the open group, if there is one; no group is open then."""
+        """Yield the open group, if there is one; no group is open then, and `last_key` is its key."""
         if self.group is not None:
             self.last_key = self.group.key
             yield self.group

@@ -41,7 +41,7 @@ class Comparison(NamedTuple):
     fields.
     `near`: field, as alternatives, whose pictures must look alike: hashes that differ in at most *distance* bits.
     `largest`: keep the one of like samples with most bytes (pictures: pixels), not the first. `lenient`: a sample that
-    lacks the fields is no duplicate; otherwise it is an error.
+    lacks the fields, or whose picture does not decode, is no duplicate; otherwise it is an error.
     """
 
     by: Sequence[tuple[str, ...]] = ()
@@ -189,7 +189,8 @@ class DedupSide:
 
     `number`: INPUT_SIDE, whose samples may be left out, or AGAINST_SIDE, whose samples are only compared with those.
     `names`: a `Spool`, set by the caller, that gets shard and key of each sample; None: they are not needed.
-    `samples`: number of samples. `uncompared`: number of samples without content to compare.
+    `samples`: number of samples. `uncompared`: number of samples without content to compare. `contents`, which is
+    called once, counts both: they are complete at its end.
     """
 
     def __init__(self, number: int, run: Pass[Any]) -> None:
@@ -274,7 +275,7 @@ def find_duplicates(
 def digest_samples(batch: Batch) -> list[bytes]:
     """Return a digest (16 bytes) of each sample of *batch*: of the names and payloads of its fields.
 
-    Neither the key nor the order of the members makes a difference.
+    Neither the key nor the order of the members makes a difference. Raises: StorageError if a file has changed.
     """
     digests = [b""] * len(batch)
     for same in batch.combinations():
@@ -347,8 +348,8 @@ def name_pairs(
 ) -> Iterator[tuple[Pair, bytes, bytes]]:
     """Yield (pair, name of the sample that is left out, name of the kept one) for each of *pairs*, in order.
 
-    `pairs`: packed, sorted. `names[side]`: the names of all samples of a side, in order: shard, NUL, key.
-    `sort(records)`: sorts any number of records. Holds: the memory of *sort*.
+    `pairs`: packed, sorted. `names[side]`: the names of all samples of a side, in order: shard, NUL, key; it is
+    iterated more than once. `sort(records)`: sorts any number of records. Holds: the memory of *sort*.
     """
     # names are spools that can only be read in order: so pairs are sorted by the kept sample, to take its name in one
     # pass, then by the sample that is left out
@@ -376,8 +377,9 @@ def _add_kept_names(by_kept: Iterable[bytes], names: Sequence[Iterable[bytes]]) 
 def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: str, force: bool, sort: Sort) -> None:
     """Write a table of *pairs*, packed and sorted, to *url* as TSV: keys and shards of both samples, and distance.
 
-    `names[side]`: the names of all samples of a side, in order: shard, NUL, key. `force`: replace an existing file.
-    `sort(records)`: sorts any number of records.
+    Its header is: key, shard, kept_key, kept_shard, distance. `names[side]`: the names of all samples of a side, in
+    order: shard, NUL, key; it is iterated more than once. `force`: replace an existing file. `sort(records)`: sorts any
+    number of records.
     """
     with storage.open_sink(url, force) as sink:
         sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")

@@ -60,7 +60,8 @@ class PictureHashes(NamedTuple):
     def are_similar(self, firsts: Any, seconds: Any) -> Any:
         """Return an array of bool: True where pictures `firsts[i]` and `seconds[i]` have similar colours and shapes.
 
-        Hashes are not compared. *firsts*, *seconds*: arrays of picture numbers.
+        The limits are MAX_COLOUR_DISTANCE, MAX_MEAN_DISTANCE and MAX_RATIO. Hashes are not compared. *firsts*,
+        *seconds*: arrays of picture numbers, of one length.
         """
         near_flags = np.abs(self.shapes[firsts] - self.shapes[seconds]) <= math.log(MAX_RATIO)
         for first in range(0, len(firsts), MAX_PAIRS_COMPARED >> 4):
@@ -114,7 +115,10 @@ def near_pairs(
 
 
 def count_bits(numbers: Any) -> Any:
-    """Return the number of bits that are set in each of *numbers*, an array of uint64 of any shape."""
+    """Return the number of bits that are set in each of *numbers*, an array of uint64 of any shape.
+
+    The result is an array of uint8 of this shape.
+    """
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(numbers)
     eights = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)  # numpy 1

@@ -90,8 +90,8 @@ class Filter:
     def columns(self) -> list[str]:
         """Return the names of the table columns that may answer the conditions without the sample.
 
-        `__key__` is always the first. With `verbatim`, columns with values of fields are left out; those with facts,
-        such as `jpg.width`, and pseudo-fields stay.
+        `__key__` is always the first. With `verbatim`, the columns of `group`, and those with values of fields, are
+        left out; those with facts, such as `jpg.width`, and pseudo-fields stay.
         """
         verbatim = self._verbatim
         names = ["__key__", *(column_names([self._group]) if self._group is not None and not verbatim else ())]
@@ -105,8 +105,8 @@ class Filter:
     def flags(self, batch: Batch) -> list[bool]:
         """Return a flag for each sample of *batch*, the next samples of the input: True if the filter chooses it.
 
-        Raises: SampleError, naming the sample, if the expression fails on it, or if it meets all other conditions and
-        has no value of the group.
+        Raises: SampleError, naming the sample, if the expression fails on it (unless `lenient`), or if it meets all
+        other conditions and has no value of the group.
         """
         flags = self._key_flags(batch.keys if self._keys is not None or self._numbers else (), len(batch))
         if not self.is_by_key:
@@ -179,10 +179,11 @@ class Filter:
         return is_present
 
     def warn(self, account: Account) -> None:
-        """Warn in *account*, once all samples have been tested, if none was chosen, or none had some key or field.
+        """Warn in *account*, once all samples have been tested, if none was chosen, or some key or field was in none.
 
-        Fields are not mentioned if columns of a table had the answers for all samples; fields of the expression only
-        with `lenient`.
+        The keys are `keys`; the fields are `words`, and those of the expression. Without samples, there is no warning
+        that none was chosen. Fields are not mentioned if columns of a table had the answers for all samples; fields of
+        the expression only with `lenient`.
         """
         messages = []
         if self._absent_keys:
@@ -217,9 +218,12 @@ def _identity(sample: Sample) -> Sample:
 def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     """Return the answers to *ask* from *columns* of a table, one a row; None if no column has them.
 
+    None also if only the samples tell: for a field that a row has twice, or whose name differs from the name of another
+    field only in case.
     `ask`: (function, field), the function one of `expression.FIELD_FUNCTIONS`. "has" is answered by booleans; else an
     answer is None where the sample lacks the field, or its fact is unknown. The value of a field is text; values inside
-    JSON, and of columns that are no fields, keep their types. A choice such as `jpg;png` has no column.
+    JSON, and of columns that are no fields, keep their types. A choice such as `jpg;png`, or a name with =, has no
+    column.
     """
     how, name = ask
     if ";" in name or "=" in name:

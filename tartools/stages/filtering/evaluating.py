@@ -101,7 +101,9 @@ class Evaluator:
     def measure(self, value: Any) -> int:
         """Count the steps to read *value* with all items inside; return about how many characters it takes as text.
 
-        Raises: LimitError if that exceeds the steps of the evaluation.
+        Texts count their length. A number, or None, takes no step and counts 4,300 (MAX_NUMBER_CHARS). A list or object
+        counts 20 for itself and each item inside, and the length of texts. A step is 1,000 characters of a text, 10
+        items, or a list or object. Raises: LimitError if the evaluation takes over 100,000 steps then.
         """
         if isinstance(value, (str, bytes)):
             self.spend(len(value) // CHARS_READ_PER_STEP)
@@ -164,7 +166,8 @@ class Evaluator:
     def _count_output(self, like: Any, size: int) -> None:
         """Count the steps to make a text or list of *size* characters or items, of the type of *like*.
 
-        Raises: LimitError if that exceeds the steps of the evaluation.
+        A step makes 100 characters (CHARS_MADE_PER_STEP) or 10 items (ITEMS_PER_STEP). Raises: LimitError if the
+        evaluation takes over 100,000 steps then.
         """
         self.spend(max(size, 0) // (CHARS_MADE_PER_STEP if isinstance(like, (str, bytes)) else ITEMS_PER_STEP))
 

@@ -89,8 +89,9 @@ class Expression:
     def matches(self, sample: Sample, index: int = 0) -> bool:
         """True if the expression is true for *sample*; False if it is false, or uses a field that the sample lacks.
 
-        `index`: number of the sample in the input. Raises: SampleError, naming the sample, if the expression fails on
-        its values.
+        `index`: number of the sample in the input, from 0. Raises: SampleError, naming the sample, if the expression
+        fails on its values; ExcessError, a SampleError, if it exceeds a limit; UsageError for a name that is no column
+        (`parse_column`), or if a pattern that it computes is no regular expression.
         """
         try:
             return self._evaluate(lambda: sample, index, {})
@@ -100,15 +101,15 @@ class Expression:
     def evaluate(
         self, read: Callable[[], Sample], index: int, answers: Mapping[Ask, Any], *, lenient: bool = False
     ) -> bool:
-        """True if the expression is true for the sample that `read()` returns, number *index* of the input.
+        """True if the expression is true for the sample that `read()` returns, number *index* (from 0) of the input.
 
         `answers`: (function, field) -> result, used instead of the sample; None is the answer for a value that the
         sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value; not if
         it exceeds a limit, which may depend on the machine: that is an ExcessError.
 
-        Raises: without *lenient*, SampleError, naming the sample, if it fails or lacks a value; UsageError if a pattern
-        that the expression computes is no regular expression; the errors of *read*, with *lenient* but for a
-        SampleError.
+        Raises: without *lenient*, SampleError, naming the sample, if it fails or lacks a value; UsageError for a name
+        that is no column (`parse_column`), or if a pattern that the expression computes is no regular expression; the
+        errors of *read*, with *lenient* but for a SampleError.
         """
         try:
             return self._evaluate(read, index, answers, lenient)
@@ -151,7 +152,10 @@ class Expression:
         return is_true
 
     def _dot_advice(self, name: str) -> str:
-        """Return advice if *name* stands before a dot and a word that is no method, as in meta.width; "" if not."""
+        """Return advice if *name* stands before a dot and a word that is no method, as in meta.width; "" if not.
+
+        It is the end of a message: the text of `dot_advice` in parentheses, after a blank.
+        """
         methods = [method for names in ALLOWED_METHODS.values() for method in names]
         for part in ast.walk(self._node):
             if isinstance(part, ast.Attribute) and ast.unparse(part.value) == name and part.attr not in methods:
@@ -171,8 +175,8 @@ class Expression:
         """Return (value,) of the column *name* ("cls", "json:a.b") of the current sample; None if it has no value.
 
         The current sample is that of the running `matches` or `evaluate`. Raises: LimitError if reading it exceeds the
-        steps of the evaluation; SampleError for a value that can't be
-        read.
+        steps of the evaluation; SampleError for a value that can't be read; UsageError if `parse_column` refuses the
+        name.
         """
         if ("field", name) in self._answers:
             value = self._answers["field", name]
@@ -216,7 +220,8 @@ class Expression:
     def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
         """Add *value* to the distinct values of *name* in *values*, in place, for messages.
 
-        Sets None instead for over 12 values (MAX_VALUES_IN_MESSAGE), or one of over 40 characters (MAX_VALUE_CHARS).
+        Sets None instead for over 12 values (MAX_VALUES_IN_MESSAGE), a text of over 40 characters (MAX_VALUE_CHARS), a
+        value that is no text or number, and in an expression that computes names.
         """
         distinct = values.setdefault(name, {})
         if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
@@ -345,7 +350,7 @@ RESERVED_WORDS = {*keyword.kwlist} - {
 
 
 def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
-    """Return the syntax tree of the expression *text*, which may call *functions*, by name, and allowed methods.
+    """Return the syntax tree of the expression *text*, which may call *functions*, by name, and ALLOWED_METHODS.
 
     Raises: UsageError if it is no expression, is nested over 100 levels deep (MAX_NESTING), or has something that
     expressions may not have, such as lambda, a dict or an unknown function.
@@ -425,7 +430,10 @@ def json_advice(field: str, path: str) -> str:
 
 
 def _json_path_advice(node: ast.expr) -> str:
-    """Return advice for the first part of *node* such as json['class'] or json.width; "" if there is none."""
+    """Return advice for the first part of *node* such as json['class'] or json.width; "" if there is none.
+
+    It is the end of a message: the text of `json_advice` in parentheses, after a blank.
+    """
     for part in ast.walk(node):
         if not isinstance(part, ast.Subscript | ast.Attribute) or not isinstance(part.value, ast.Name):
             continue

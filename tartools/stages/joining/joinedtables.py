@@ -114,7 +114,7 @@ def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues],
     """Yield (keys, packed row numbers) of the rows of values *second*, in batches.
 
     A `TextValues` or `ParquetValues` of each file is appended to *parts* before its keys are yielded; row numbers run
-    through all. *tmpdir*: folder of scratch files.
+    through all, from 0, each packed in 8 bytes, big-endian. *tmpdir*: folder of scratch files.
     """
     from tartools.formats.valuerows import ParquetValues, TextValues
 
@@ -154,7 +154,7 @@ def _pack_numbers(first: int, count: int) -> list[bytes]:
 def keys_with_numbers(rows: RowInputs) -> Pairs:
     """Yield (keys, packed row numbers) of *rows*, the rows of B, in batches; the first row has number 0.
 
-    Raises: SampleError for a row without key.
+    A packed number is 8 bytes, big-endian. Raises: SampleError for a row without key.
     """
     first = 0
     for keys in _read_keys(rows, "B"):
@@ -199,7 +199,8 @@ class JoinedRows:
     def _rename_columns(self, b_schema: Any, first_set: int) -> dict[str, str]:
         """Return column of *b_schema* -> its name in the result; the key and the row number of B are left out.
 
-        The first set of shards of B gets the number *first_set*, the others those after it.
+        The first set of shards of B gets the number *first_set*, further sets the next numbers: with 2, `__shard__`
+        becomes `__shard_2__`.
         """
         numbers = [
             number for number in self._b_sets if schema.name_in_set(schema.SHARD_COLUMN, number) in b_schema.names
@@ -261,9 +262,9 @@ class JoinedRows:
     def batches(self, find: Find, account: Account) -> Iterator[RowBatch]:
         """Yield the joined rows in the order of A.
 
-        `find(keys)`: returns for each of *keys*, keys of A, the packed number of the row of B, or None. Rows of A are
-        counted in *account* as read, and those without a partner as left out, unless they are kept. Warns if samples of
-        B are in another order than those of A.
+        `find(keys)`: returns for each of *keys*, keys of A, the number of the row of B, in 8 bytes, big-endian, or
+        None. Rows of A are counted in *account* as read, and those without a partner as left out, unless they are kept.
+        Warns by `warn_of_order` if B has samples in shards.
         Holds: 8 bytes a row of A, and blocks of rows of B. Raises: SampleError for a row of A without a key, a sample
         with one field in A and in B, and chosen members of B that are not adjacent.
         """

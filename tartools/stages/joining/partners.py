@@ -36,8 +36,9 @@ MIXED_SECOND_HINT = "B is shards and tables of samples, or files of rows (TSV, C
 class RowOptions(NamedTuple):
     """Options for B, the second input of tarjoin, as a file of rows; None: the option is not given.
 
-    *form*: the argument of --format; None: by the names of the files. *key*: name of the column with keys.
-    *encoding*: encoding of text. *dots*: "first" or "last", the dot that ends a key if keys are names of files.
+    *form*: "tsv", "csv", "jsonl" or "parquet", or "tar" if B is no file of rows; None: by the names of the files.
+    *key*: name of the column with keys. *encoding*: encoding of text. *dots*: "first" or "last", the dot that ends a
+    key if keys are names of files.
     """
 
     form: str | None = None
@@ -163,7 +164,7 @@ def read_second(
 
 
 def check_no_rows(urls: Sequence[str]) -> None:
-    """Raise UsageError if one of *urls*, tarjoin's first input, is named as a file of rows (.tsv, .csv, .jsonl)."""
+    """Raise UsageError if one of *urls*, tarjoin's first input, is named as a file of rows: see `row_format_of`."""
     for url in urls:
         if form := row_format_of(url):
             raise UsageError(f"A is shards or tables of samples, and this is {form} by its name: tarjoin A B", url=url)
@@ -223,7 +224,7 @@ class SecondRows:
 
     *urls*, *forms*: the files, and the format of each: "tsv", "csv", "jsonl" or "parquet". *rows*: where their keys
     are. *chosen*: the columns that become fields. *account*: counts bytes and files.
-    `files`: (URL, format) of each. `format`: how rows become fields.
+    `files`: (URL, format) of each. `format`: a `RowFormat`, how rows become fields.
 
     Read all of `batches` first, then call `members` for each value to add.
     """
@@ -303,7 +304,7 @@ class SecondShards:
     def batches(self) -> Pairs:
         """Yield (keys, values) of adjacent samples: a value is a packed `Location`, for `members`.
 
-        If *chosen* has no words at all, so that keys alone are compared, each value is b"".
+        If `chosen.words` is empty (not None), so that keys alone are compared, each value is b"", not for `members`.
         """
         account = self._account
         with close_at_end(sample_batches := read_batches(self.urls, account, self._reading)):
@@ -361,9 +362,9 @@ class SecondShards:
         return [tar.rename_member(members[at], join_path(key, field)) for at, field in self._fields[names]]
 
     def check(self) -> None:
-        """Raise StorageError if a file has changed; SampleError if no joined sample had one of the chosen fields.
+        """Raise StorageError if a file has changed; SampleError if one of the chosen fields was in no joined sample.
 
-        To be called after the join; nothing is said of fields if no sample was joined.
+        Call it after the join; fields are not checked if no sample was joined.
         """
         self._files.check()
         fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))

@@ -53,7 +53,8 @@ def object_at(url: str) -> Object:
 def open_read(url: str) -> Input:
     """Return the bytes of the object *url* as a stream, a `RangedInput`, which requests nothing before its first read.
 
-    Raises: UsageError if *url* does not name an object; StorageError for a scheme that can't be read.
+    Raises: UsageError if *url* does not name an object, and for an invalid `TARTOOLS_READAHEAD` or `TARTOOLS_CACHE`;
+    StorageError for a scheme that can't be read.
     """
     from tartools.storage.objects import ranges
 
@@ -74,9 +75,10 @@ def remove(url: str) -> None:
 
 
 def exists(url: str) -> bool:
-    """True if the object *url* exists; False without permission to look: then the store refuses the write.
+    """True if the object *url* exists; False if it does not, and without permission to look.
 
-    Raises: StorageError after the last attempt, or if the server can't tell.
+    A caller who may only write can go on then: the store accepts or refuses the write. Raises: StorageError after the
+    last attempt, or if the server can't tell.
     """
     try:
         return call_with_retries(object_at(url).head, url) is not None
@@ -89,9 +91,9 @@ def fetch_range(
 ) -> bytes:
     """Return bytes *begin* to *end* (exclusive) of the object *url*, if it still has this *version*.
 
-    *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
-    compared. *changed_message*: of the error if the object has another version now. *from_listing*: the version comes
-    from a listing, so that a response without a version counts as the same.
+    *version*: the size in bytes, a blank, and a `Reply.version`, such as an ETag; with nothing behind the blank only
+    the size is compared. *changed_message*: of the error if the object has another version now. *from_listing*: the
+    version comes from a listing, so that a response without a version counts as the same.
 
     Raises: StorageError after the last try, for another version, or if the object ends before *end*.
     """
@@ -105,9 +107,9 @@ def fetch_range(
 def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
     """Fill *buffer* with bytes of the object *url* from byte *begin* on, without a copy.
 
-    *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
-    compared. Raises: StorageError after the last try, if the object has another version now, or ends before *buffer* is
-    full.
+    *version*: the size in bytes, a blank, and a `Reply.version`, such as an ETag; with nothing behind the blank only
+    the size is compared. Raises: StorageError after the last try, if the object has another version now, or ends before
+    *buffer* is full.
     """
     _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
@@ -115,9 +117,9 @@ def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
 def _receive(part: Range, url: str, version: str, changed_message: str, from_listing: bool) -> None:
     """Receive the bytes of *part* from the object *url* at this *version*, into its buffer or its `chunks`.
 
-    *version*: the size in bytes, a blank, and the ETag or generation; with nothing behind the blank only the size is
-    compared. *changed_message*: of the error if the object has another version now. *from_listing*: the version comes
-    from a listing, so that a response without a version counts as the same.
+    *version*: the size in bytes, a blank, and a `Reply.version`, such as an ETag; with nothing behind the blank only
+    the size is compared. *changed_message*: of the error if the object has another version now. *from_listing*: the
+    version comes from a listing, so that a response without a version counts as the same.
 
     Raises: StorageError after the last attempt, for another version, or if the object ends before *part* does.
     """

@@ -51,6 +51,7 @@ class _Location(NamedTuple):
     def address(self, path: str, **query: str) -> str:
         """Return the URL of *path*, such as "objects/BUCKET/NAME", at the proxy, with *query* and the provider.
 
+        Example: http://PROXY/v1/objects/BUCKET/NAME?provider=ais; an `AIS_ENDPOINT` without a scheme gets http://.
         Raises: StorageError if `AIS_ENDPOINT` is not set.
         """
         endpoint = os.environ.get("AIS_ENDPOINT", "").rstrip("/")
@@ -62,7 +63,10 @@ class _Location(NamedTuple):
 
 
 def _parse_url(url: str) -> _Location:
-    """Return the parts of *url*, unchecked: a bucket or name that is missing is ""."""
+    """Return the parts of *url*, unchecked: a bucket or name that is missing is "".
+
+    Example: ais://b/d/a.tar?provider=oci has the parts "ais", "b", "d/a.tar", "?provider=oci", "oci".
+    """
     base_url, ending = Url(url).name, Url(url).query
     scheme, _, path = base_url.partition("://")
     bucket, _, name = path.partition("/")
@@ -72,7 +76,8 @@ def _parse_url(url: str) -> _Location:
 def _trusted_certificates() -> Trust:
     """Return the certificates to trust: the file or folder `AIS_CLIENT_CA`; unset: True, the default of `connections`.
 
-    False, to check none, if `AIS_SKIP_VERIFY_CRT`, or else `AIS_SKIP_VERIFY`, is one of `_TRUE`, such as "true" or "1".
+    False, to check none, if `AIS_SKIP_VERIFY_CRT`, or else `AIS_SKIP_VERIFY`, is one of `_TRUE`, in any case: "1",
+    "true", "yes", …
     """
     skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
     return skip.lower() not in _TRUE and (os.environ.get("AIS_CLIENT_CA") or True)
@@ -104,8 +109,9 @@ def _request(
 ) -> Response:
     """Make one request to *address*; return its response, whose status is one of *valid*.
 
-    *url* and *verb* ("read", "write") are for messages. *pinned*: True if a version of the object was read before, so
-    that a missing object was deleted meanwhile. *options*: further arguments of `Client.request`.
+    *url* is for messages; *verb* ("read", "write", "list", "remove") and *pinned* choose the error for any other status
+    (`_status_error`). *pinned*: True if a version of the object was read before, so that a missing object was deleted
+    meanwhile. *options*: further arguments of `Client.request`.
     Raises: TransientError; StorageError.
     """
     response = AIS_CLIENT.request(method, address, url, **options)
@@ -125,7 +131,8 @@ def _send_action(
 ) -> Response:
     """Send the action message *action* with *value* to *address*; return the response, whose status is one of *valid*.
 
-    *url* and *verb* are for messages. Raises: TransientError; StorageError.
+    *url* is for messages; *verb* ("read", "write", "list") chooses the error for any other status (`_status_error`).
+    Raises: TransientError; StorageError.
     """
     body = json.dumps({"action": action, "value": value}).encode()
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
@@ -136,9 +143,9 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the error that *response* reports, and drain it; its text is in the body, for a HEAD in a header.
 
     *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
-    deleted meanwhile. StorageError if the bucket is missing, and for 401; TransientError for 409 and 423 to a read,
-    since the object is locked; else as `http.status_error`: TransientError if busy, NotFoundError, … Source: AIStore,
-    cmn/err.go.
+    deleted meanwhile. StorageError if the bucket is missing, and for 401; TransientError for 409 and 423 to a "read",
+    since the object is locked; else the error by `http.status_error`: TransientError if busy, NoPermissionError for
+    403, for 404 to a "read" NotFoundError (*pinned*: ChangedError), … Source: AIStore, cmn/err.go.
     """
     text, url = response.headers.get("Hdr-Error", "") or response.text(), response.url
     response.drain()
@@ -183,7 +190,7 @@ class _AisObject:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the object.
 
         AIStore has no conditional reads: *version* is not sent; the caller compares it with the version of the reply.
-        That is "" if *version* is "" and the server tells only a checksum of the range.
+        The reply has the version "" if *version* is "" and the server tells only a checksum of the range.
         Raises: TransientError; StorageError.
         """
         headers = range_header(start, end)
@@ -258,29 +265,31 @@ class _AisMultipart:
         self._final = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data*, and check that the server has as many bytes.
+        """Make the object of *data*, and check that the server has as many bytes; if not, remove the object.
 
-        Before the first attempt, unless *force*, it looks whether the object exists. Raises: ExistsError if it does,
-        and may not be replaced; TransientError; StorageError.
+        Before the first attempt, unless *force*, it looks whether the object exists. Raises: ExistsError if it does;
+        TransientError; StorageError, also for another number of bytes.
         """
         self._check_absent()
         self._put(self._target.address(), data)
         integrity.require_size(self._target, len(data))
 
     def begin(self) -> None:
-        """Begin an upload in parts, and keep its id."""
+        """Begin an upload in parts, and keep its id for the other requests. Raises: TransientError; StorageError."""
         response = _send_action("POST", self._target.address(), self.url, "write", "mpt-upload")
         self._upload = http.read_all(response, self.url).decode("utf-8", "replace").strip().strip('"')
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send part *number*, which begins at byte *offset* of the object."""
+        """Send *data* as part *number* (from 1); *offset* is not used. Raises: TransientError; StorageError."""
         self._put(self._target.address(uploadId=self._upload, partNumber=str(number)), data)
         self._sent.add(number)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Send the last part if no earlier attempt has sent it, let the object appear, and compare its size.
 
-        *number*, *offset*, *data*: of the last part. Raises: ExistsError; TransientError; StorageError.
+        *number*, *offset*, *data*: of the last part. If an earlier attempt without a response has let the object
+        appear, that is no error. Raises: ExistsError; TransientError; StorageError, also for another size: then the
+        object is removed.
         """
         if number not in self._sent:
             self.part(number, offset, data)
@@ -300,7 +309,10 @@ class _AisMultipart:
         integrity.require_size(self._target, offset + len(data))
 
     def abort(self) -> None:
-        """Drop the parts that were sent since `begin`."""
+        """Drop the parts that were sent since `begin`; no error if the server has no such upload.
+
+        Raises: TransientError; StorageError.
+        """
         address = self._target.address(uploadId=self._upload)
         _send_action("DELETE", address, self.url, "write", "mpt-abort", valid=(*DONE_STATUSES, 404)).drain()
 
@@ -320,7 +332,10 @@ class _AisMultipart:
         self._final = True
 
     def _put(self, address: str, data: bytearray) -> None:
-        """PUT *data* at the target that the proxy redirects *address* to; at *address* if it does not redirect."""
+        """PUT *data* at the target that the proxy redirects *address* to; at *address* if it does not redirect.
+
+        Raises: TransientError; StorageError.
+        """
         response = _request("PUT", address, self.url, "write", (*DONE_STATUSES, 307, 308), body=b"", follow=False)
         target = response.redirect("PUT")
         response.drain()

@@ -82,7 +82,8 @@ def _account() -> AzureAccount:
 
     These are AZURE_STORAGE_KEY and AZURE_STORAGE_SAS_TOKEN, ignored with a connection string. The endpoint: in the
     connection string, or else AZURE_STORAGE_SERVICE_ENDPOINT, or else PROTOCOL://ACCOUNT.blob.SUFFIX, with https and
-    core.windows.net unless the connection string names others.
+    core.windows.net unless the connection string names others. A connection string without AccountName: the name is the
+    first part of the endpoint's host.
     Raises: StorageError if both variables are missing, or one is malformed.
     """
     text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
@@ -128,9 +129,10 @@ def _fields(connection_string: str) -> dict[str, str]:
 
 
 def _signature(account: AzureAccount, method: str, address: str, headers: Mapping[str, str]) -> str:
-    """Return the value of the header Authorization for a request (Authorize with Shared Key).
+    """Return the value of the header Authorization for a request: "SharedKey ACCOUNT:DIGEST".
 
-    *headers*: the other headers, which are signed; *address*: the URL with its query.
+    *headers*: the other headers, which are signed; *address*: the URL with its query. Source: Azure Storage
+    documentation, "Authorize with Shared Key".
     """
     fields = {name.lower(): value for name, value in headers.items()}
     if fields.get("content-length") == "0":
@@ -192,7 +194,10 @@ def _new_token(url: str) -> tuple[str, float]:
 
 
 def _address(account: AzureAccount, container: str, name: str, query: Mapping[str, str]) -> str:
-    """Return the URL of the blob *name*, or of the *container* if that is "", with *query* and the account's SAS."""
+    """Return the URL of the blob *name*, or of the *container* if that is "", with *query* and the account's SAS.
+
+    Example: https://ACCOUNT.blob.core.windows.net/CONTAINER/NAME?comp=block&SAS.
+    """
     path = "/".join(quote(part, safe="~", errors="surrogateescape") for part in [container, *name.split("/")] if name)
     query_text = urlencode(query, errors="surrogateescape", quote_via=quote)
     query_text = "&".join(filter(None, [query_text, account.sas]))
@@ -213,8 +218,10 @@ def _request(
 ) -> Response:
     """Make one request for the blob *url*, or for its container if *name* is ""; return its response.
 
-    *verb* ("read", "write", …) is for messages; the status of the response is one of *statuses*. *body* is sent with
-    its MD5. *pinned*: True if a version of the blob was read before, so that a missing blob was deleted meanwhile.
+    *name*: None for the blob of *url*. The status of the response is one of *statuses*; *verb* ("read", "write",
+    "list", "remove") and *pinned* choose the error for any other (`_status_error`). *headers*, *query*: added to the
+    request, by name. *body* is sent with its MD5. *pinned*: True if a version of the blob was read before, so that a
+    missing blob was deleted meanwhile.
 
     Raises: TransientError if there is no response, or a retry may help; StorageError for any other status.
     """
@@ -243,8 +250,10 @@ def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> 
     """Return the error that *response* reports (Blob service error codes), and close it.
 
     *verb* was requested. *pinned*: True if a version of the blob was read before, so that a missing blob was deleted
-    meanwhile. *by_key*: the account's key signed the request. StorageError without the container, or if the credentials
-    are refused; to write ExistsError; for 403 NoPermissionError; else as `http.status_error`: TransientError if busy, …
+    meanwhile. *by_key*: the account's key signed the request; for the message. StorageError if the container is
+    missing, or the credentials are refused; to "write" ExistsError if the blob exists; NoPermissionError for 403; else
+    the error by `http.status_error`: TransientError if busy, for 404 to a "read" NotFoundError (*pinned*:
+    ChangedError), …
     """
     url, code = response.url, response.headers.get("x-ms-error-code", "")
     if code == "ContainerNotFound":
@@ -287,7 +296,8 @@ class _Blob:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is "".
 
-        Raises: TransientError; StorageError.
+        For a range behind the end the body is empty; if that response has no size, size and version are those of
+        `head`. Raises: TransientError; StorageError.
         """
         headers = http.range_header(start, end) | ({"If-Match": version} if version else {})
         response = _request("GET", self.url, "read", RANGE_STATUSES, headers=headers, pinned=bool(version))
@@ -339,7 +349,10 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 
 
 def _entry_of_blob(container: str, blob: ET.Element) -> ListedObject | None:
-    """Return a blob of a listing of *container*; None for a directory, which a hierarchical account lists like one."""
+    """Return a blob of a listing of *container*; None for a directory, which a hierarchical account lists like one.
+
+    Its version is the ETag in double quotes, as the header ETag has it; "" if it is missing.
+    """
     if blob.findtext("Properties/ResourceType") == "directory":
         return None
     name = blob.findtext("Name") or ""
@@ -384,7 +397,7 @@ class _Blocks:
         """Do nothing: the first block begins the upload."""
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send *data* as block *number*; *offset* is not used."""
+        """Send *data* as block *number* (from 1); *offset* is not used. Raises: TransientError; StorageError."""
         _request("PUT", self.url, "write", body=data, query={"comp": "block", "blockid": self._block(number)}).drain()
         self._numbers.add(number)
 
@@ -407,8 +420,8 @@ class _Blocks:
     def _finish(self, offset: int, data: bytearray, make: Callable[[], Response]) -> None:
         """Call *make*, one request that makes the blob; drop its ExistsError if an earlier attempt has made the blob.
 
-        An earlier attempt without a response has: if the blob ends at the end of *data*, which begins at byte *offset*,
-        and has these bytes there. Raises: ExistsError; TransientError; StorageError.
+        It counts as made by an earlier attempt, if there was one, if the blob ends at the end of *data*, which begins
+        at byte *offset*, and has these bytes there. Raises: ExistsError; TransientError; StorageError.
         """
         is_doubtful, self._is_doubtful = self._is_doubtful, True
         try:

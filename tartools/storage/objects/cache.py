@@ -52,7 +52,7 @@ _counted = mmap.mmap(-1, COUNTER_SLOTS * COUNTER_SLOT.size)  # shared with forks
 class CachedVersion(NamedTuple):
     """The cached part of one version of an object.
 
-    *url*, *version*: of the object; "?" if the description is damaged.
+    *url*, *version*: of the object, the URL without secrets and commit; "?" if the description is damaged.
     *size*: bytes of the object, 0 if the description is damaged; *stored_size*: bytes of its blocks on the disk, with
     checksums and unfinished blocks.
     *last_read*: the time of the last read, in seconds since 1970; 0.0 if no block is stored.
@@ -83,7 +83,8 @@ def _count(hit_size: int = 0, fetched_size: int = 0, stored_size: int = 0) -> No
 def cache_of(text: str) -> Cache:
     """Return the cache that *text* describes, such as "/nvme/cache:500GB"; the same one for the same text.
 
-    The size is a number for `byte_size`. Raises: UsageError for any other text, or if another user made the folder.
+    The size is a number for `byte_size`: "500GB", "64GiB". Raises: UsageError for any other text, or if the folder
+    CACHE_FOLDER there belongs to another user, not root.
     """
     folder, colon, size = text.rpartition(":")
     try:
@@ -100,7 +101,7 @@ class Cache:
     They have up to *budget* bytes, of all processes together, and one block of each process more. `entry` says where
     the blocks of a version are; before a block is written, `reserve` counts it. `entries` and `clear` are for the user.
 
-    Raises: ValueError if another user made the folder, who could put anything into it.
+    Raises: ValueError if the folder belongs to another user, not root, who could put anything into it.
     """
 
     def __init__(self, path: str, budget: int) -> None:
@@ -112,7 +113,10 @@ class Cache:
         self._full = False
 
     def entry(self, url: str, version: str) -> str:
-        """Return the path of the folder for this *version* of *url*, which need not exist."""
+        """Return the path of the folder for this *version* of *url*, which need not exist.
+
+        *url*: as it was read, but without commit (`drop_commit`).
+        """
         name = sha256(f"{url}\0{version}".encode("utf-8", "surrogateescape")).hexdigest()
         return os.path.join(self.folder, name[:2], name[2:40])
 
@@ -140,9 +144,10 @@ class Cache:
         return removed
 
     def reserve(self, size: int) -> bool:
-        """Count *size* bytes as used; return False, and count nothing, if they do not fit.
+        """Count *size* bytes as used, and return True; if they do not fit, count nothing, and return False.
 
-        With `TARTOOLS_CACHE_EVICT=old` the least recently read blocks are removed to make room. Raises: OSError.
+        They fit if all counted bytes are within the budget, and MIN_FREE_BYTES (1 GiB) of the disk stay free. With
+        `TARTOOLS_CACHE_EVICT=old` the least recently read blocks are removed to make room. Raises: OSError.
         """
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
         with self._lock_count() as file:
@@ -201,7 +206,7 @@ class Cache:
 def _read_description(folder: str) -> dict[str, Any] | None:
     """Return the description of the entry in *folder*; None if it is missing or not JSON.
 
-    Keys: "url", "version", and "size", the bytes of the object.
+    Keys: "url" (without secrets and commit), "version", and "size", the bytes of the object.
     """
     with suppress(OSError, ValueError), open(os.path.join(folder, "object.json"), "rb") as file:
         entry: dict[str, Any] = json.load(file)
@@ -223,7 +228,7 @@ def _blocks(folder: str) -> Iterator[tuple[float, int, str]]:
 
 
 def _read_number(fd: int) -> int | None:
-    """Return the number in the file *fd*; None if it has none: it is new, was removed, or cut by a power cut.
+    """Return the number in the file *fd*; None if it lacks the form: it is new, was removed, or cut by a power cut.
 
     The form: decimal digits, with blanks before them to NUMBER_BYTES bytes.
     """
@@ -256,7 +261,9 @@ class CachedObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Return a reply with the bytes *start* to *end* (exclusive; None: to the last), read through the cache.
 
-        *version*: the version to read; "" requests the current one first. Without a version the cache is not used.
+        *version*: the version to read; "" requests the current one first. The cache is not used if the object has no
+        version or no size, or *start* is not before its end. Blocks are read and fetched while the body is read, which
+        raises StorageError.
         Raises: TransientError; StorageError.
         """
         version = version or self._request_version()
@@ -326,10 +333,11 @@ class _Entry(NamedTuple):
     version: str
 
     def blocks(self, first: int, last: int) -> tuple[bool, list[memoryview]]:
-        """Return (True, the cached block *first*), or (False, blocks from number *first* on, fetched by one request).
+        """Return (True, [the cached block *first*]), or (False, blocks from number *first* on, fetched by one request).
 
-        Fetched blocks end before number *last*, a cached block, or a block that another process fetches, and are
-        stored if there is room. Raises: StorageError.
+        Fetched blocks end before number *last*, a cached block, or a block that another process fetches, and are stored
+        if there is room. Each is its data without the checksum: CACHE_BLOCK_BYTES, fewer at the end of the object.
+        Raises: StorageError.
         """
         block = self._block_or_lock(first, wait=True)
         assert block is not None
@@ -436,7 +444,10 @@ class _Entry(NamedTuple):
 
 
 def _release(fd: int, path: str) -> None:
-    """Unlock and close the temporary file *fd*; remove it if it is still at *path*, that is, was not renamed."""
+    """Unlock and close the temporary file *fd*; remove it if it is still at *path*, that is, was not renamed.
+
+    Does nothing if *fd* is -1.
+    """
     if fd >= 0:
         with suppress(OSError):
             if _is_at(fd, path):
@@ -462,7 +473,7 @@ class _Chunks(Body):
         return len(data)
 
     def _next(self, max_bytes: int) -> memoryview:
-        """Return up to *max_bytes* bytes of the current chunk, empty at the end."""
+        """Return up to *max_bytes* bytes of the current chunk, then of the next one; empty at the end of all."""
         self._rest = self._rest or next(self._chunks, memoryview(b""))
         data, self._rest = self._rest[:max_bytes], self._rest[max_bytes:]
         return data
@@ -473,7 +484,7 @@ class _Chunks(Body):
 
 
 def _is_at(fd: int, path: str) -> bool:
-    """True if *path* still is the open file *fd*."""
+    """True if *path* still is the open file *fd*; False if it is another file, or does not exist."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
     except OSError:

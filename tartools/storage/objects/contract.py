@@ -16,7 +16,7 @@ class NoPermissionError(StorageError):
 
 
 class Body(Protocol):
-    """The bytes of a response, read as they come."""
+    """The bytes of a response, read as they come by `read` or `readinto`; `close` ends it, at the end or before."""
 
     def read(self, max_bytes: int, /) -> bytes:
         """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
@@ -88,7 +88,7 @@ class Page(NamedTuple):
 
 
 class Object(Protocol):
-    """One object of a store, which need not exist."""
+    """One object of a store, which need not exist. Each method but `output` makes one attempt of a request."""
 
     @property
     def url(self) -> str:

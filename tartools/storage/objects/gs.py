@@ -56,7 +56,10 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
-    """Return the URL of the server, without a slash at the end: `STORAGE_EMULATOR_HOST`, or Google's."""
+    """Return the URL of the server, without a slash at the end: `STORAGE_EMULATOR_HOST`, or Google's.
+
+    http:// is put before a variable without a scheme: HOST:PORT.
+    """
     host = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     return GCS_SERVER if not host else host if "://" in host else f"http://{host}"
 
@@ -126,9 +129,9 @@ def _request(
 ) -> Response:
     """Make one request to *address*; return its response, whose status is one of *statuses*.
 
-    *url* and *verb* ("read", "write", …) are for messages. *pinned*: True if a version of the object was read before,
-    so that a missing object was deleted meanwhile. Credentials that the server does not accept are renewed, up to
-    MAX_RENEWALS times.
+    *url* is for messages; *verb* ("read", "write", "list", "remove") and *pinned* choose the error for any other status
+    (`_status_error`). *pinned*: True if a version of the object was read before, so that a missing object was deleted
+    meanwhile. Credentials that the server does not accept are renewed, up to MAX_RENEWALS times.
 
     Raises: TransientError; StorageError, also for credentials.
     """
@@ -151,8 +154,9 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     """Return the error that *response* reports (Cloud Storage, JSON API, "HTTP status and error codes"), and close it.
 
     *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
-    deleted meanwhile. StorageError if the bucket is missing, which every 404 but that of a read means; else as
-    `http.status_error`: TransientError if busy, NotFoundError, …
+    deleted meanwhile. StorageError if the bucket is missing: for 404 to any verb but "read", or with "bucket does not
+    exist" in the body; else the error by `http.status_error`: TransientError if busy, NoPermissionError for 403, for
+    404 NotFoundError (*pinned*: ChangedError), for 412 ExistsError to "write", else ChangedError, …
     """
     text, url = response.text(), response.url
     if response.status == 404 and (verb != "read" or "bucket does not exist" in text):
@@ -274,7 +278,8 @@ class _Resumable:
         """Make the object of *data* by one request, and compare its MD5 or size with the sent data.
 
         ExistsError is dropped if an earlier attempt had no response, and the object has these bytes.
-        Raises: ExistsError; TransientError; StorageError.
+        Raises: ExistsError; TransientError; StorageError, also if the server stored other data: then the object is
+        removed.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
         response = self._post(
@@ -292,7 +297,10 @@ class _Resumable:
             self._require_stored(0, data)
 
     def begin(self) -> None:
-        """Begin a session, and keep its address."""
+        """Begin a session, and keep its address for the other requests.
+
+        Raises: ExistsError; TransientError; StorageError.
+        """
         response = self._post("resumable", b"", {"X-Upload-Content-Type": CONTENT_TYPE}, DONE_STATUSES)
         response.drain()
         self._session = response.headers.get("Location", "")
@@ -317,21 +325,27 @@ class _Resumable:
         return self._post(kind, body, headers, expected)
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send *data*, which begins at byte *offset* of the object; the *number* is not used."""
+        """Send *data*, which begins at byte *offset* of the object; the *number* is not used.
+
+        Raises: TransientError; StorageError.
+        """
         self._send(offset, data, None)
         self._update_digest(offset, data)
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Send the last part, *data*, which makes the object appear, and compare the object with the sent data.
 
-        *offset*: the byte of the object at which *data* begins; *number* is not used. Raises: TransientError;
-        StorageError.
+        *offset*: the byte of the object at which *data* begins; *number* is not used. Raises: ExistsError;
+        TransientError; StorageError, also if the object has other data: then it is removed.
         """
         self._send(offset, data, offset + len(data))
         self._require_stored(offset, data)
 
     def abort(self) -> None:
-        """Drop the session, and the data that it has received."""
+        """Drop the session, and the data that it has received; no error if the server has no such session.
+
+        Raises: TransientError; StorageError.
+        """
         statuses = (*DONE_STATUSES, 404, 410, 499)  # 499: "client closed request", as is documented
         _request("DELETE", self._session, self.url, "write", statuses, body=b"").drain()
 
@@ -341,7 +355,7 @@ class _Resumable:
         return f"{_server()}/upload{self._target.bucket}?{urlencode(query, errors='surrogateescape')}"
 
     def _update_digest(self, offset: int, data: bytearray) -> None:
-        """Add *data* at byte *offset* to the MD5 of the sent data, unless it is in it already."""
+        """Add *data*, at byte *offset* of the object, to the MD5 of the sent data if it comes next; else do nothing."""
         if offset == self._digested:
             self._digest.update(data)
             self._digested += len(data)
@@ -380,9 +394,10 @@ class _Resumable:
                 raise TransientError("the server did not store the part")
 
     def _send_range(self, body: Any, place: str) -> int | None:
-        """Send *body* with the header Content-Range *place*; return how many bytes the session has.
+        """Send *body* with the header Content-Range *place*; return how many bytes the session has, from the first on.
 
-        None if the object is complete. Raises: TransientError; StorageError.
+        *place*: "bytes 0-9/*", "bytes 10-19/20", or "bytes */20" without a *body*. None if the object is complete.
+        Raises: TransientError; StorageError, also if the server has dropped the session.
         """
         self._is_doubtful = True
         statuses, headers = (200, 201, 308, 404, 410), {"Content-Range": place}

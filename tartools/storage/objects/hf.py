@@ -102,10 +102,10 @@ HUB_CLIENT = Client(_credentials)
 
 
 def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
-    """Return the error for a response of the hub with this *status* and *headers*; None for one that any server has.
+    """Return the hub's own error in a response with *status* and *headers*; None if there is none, as for a plain 503.
 
-    Without a token the hub answers 401 for what is private, gated or missing. The header RateLimit (a draft of the
-    IETF) has the seconds after which it answers again. *place*, *url*: the requested file, for messages.
+    NoPermissionError: gated; NotFoundError: no such file; OverloadError: 429 with RateLimit (the seconds to wait);
+    StorageError: no such data set or revision, or 401 (private, gated, missing). *place*, *url*: for messages.
     """
     code, user_token = headers.get("X-Error-Code", ""), token()
     if code == "GatedRepo":
@@ -138,7 +138,7 @@ def failure_of_hub(response: Response, place: HubPath, verb: str = "read") -> Ex
 def ask(address: str, place: HubPath, url: str, verb: str = "read", form: Any = None) -> Response:
     """Request *address* of the hub's API, by POST if there is a *form*, (name, value) pairs; return the response.
 
-    Its status is 200. *place*, *url*, *verb*: the file and verb, for messages. Raises: TransientError; StorageError.
+    Its status is 200. *place*, *url*: for messages; *verb*: for the error, too. Raises: TransientError; StorageError.
     """
     body = None if form is None else urlencode(form, errors="surrogateescape").encode()
     headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
@@ -154,7 +154,7 @@ _commits: dict[tuple[str, str, str], str] = {}  # by server, data set and revisi
 
 
 def current_commit(place: HubPath, url: str) -> str:
-    """Return the commit that the revision of *place* is now; one attempt. *url* is for messages.
+    """Return the commit that the revision of *place* is now, itself if it is one; one attempt. *url* is for messages.
 
     Raises: TransientError; StorageError if there is no such data set or revision.
     """
@@ -186,7 +186,7 @@ def pin_commit(url: str) -> str:
 def entries_at(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
     """Return path -> entry for the *paths* that are files of *place* at *revision*; one attempt.
 
-    An entry has size and version. *url*: the name for messages. Raises: TransientError; StorageError.
+    It has size and version, SHA-256 of LFS or Git's SHA-1. *url*: for messages. Raises: TransientError; StorageError.
     """
     entries: list[ListedObject] = []
     for first in range(0, len(paths), MAX_PATHS_IN_REQUEST):
@@ -196,7 +196,7 @@ def entries_at(place: HubPath, revision: str, paths: Sequence[str], url: str) ->
 
 
 def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
-    """Return the files, not the folders, in *entries*, a listing of the hub in JSON; URLs begin with `place.base`."""
+    """Return the files of *entries*, the hub's JSON: URL with `place.base`, size, version (LFS SHA-256, or SHA-1)."""
     return [
         ListedObject(
             f"{place.base}/{about['path']}",
@@ -420,7 +420,7 @@ def _upload(place: HubPath, url: str, addition: Any) -> None:
 
 
 def _send(changes: Sequence[_Change]) -> None:
-    """Make one commit of *changes* to one branch. Raises: StorageError, also if a file exists by now."""
+    """Make one commit of *changes* to one branch. Raises: StorageError; ExistsError if one without *force* exists."""
     parents: list[str] = []  # the commits before those of which no response came
     call_with_retries(partial(_try_commit, changes, parents), changes[0].url)
 
@@ -429,7 +429,7 @@ def _try_commit(changes: Sequence[_Change], parents: list[str]) -> None:
     """Make one commit of *changes* to their branch, one attempt, on top of its current commit.
 
     *parents*: those of earlier attempts, whose commits may have succeeded without a response; this attempt's is added.
-    No commit is made if the changes are there already. Raises: ExistsError; TransientError; StorageError.
+    No commit is made if nothing is left to change. Raises: ExistsError; TransientError; StorageError.
     """
     from huggingface_hub import CommitOperationDelete
 

@@ -67,7 +67,7 @@ class Payload(SeekableFile):
         self._view = memoryview(data)
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Read up to `len(buffer)` bytes; 0 at the end."""
+        """Read up to `len(buffer)` bytes into *buffer*; return how many, 0 at the end."""
         chunk = self._view[self._position : self._position + len(buffer)]
         buffer[: len(chunk)] = chunk
         self._position += len(chunk)
@@ -99,14 +99,14 @@ class Response(contract.Body):
         self._answer.close()
 
     def drain(self) -> None:
-        """Read the rest of a short body, so that the connection can be used again."""
+        """Read and drop the rest of a short body, and close: the connection can be used again. Errors are ignored."""
         self._answer.drain_conn()
         self.close()
 
     def redirect(self, method: str) -> str | None:
         """Return the URL to which this redirects the same request by *method*, and drain this; None if it does not.
 
-        Source: RFC 9110, 15.4: 301 to 303 may turn another method into a GET. Raises: StorageError for an invalid URL.
+        301 to 303: only GET and HEAD; 307, 308: any method (RFC 9110, 15.4). Raises: StorageError for an invalid URL.
         """
         location = self.headers.get("Location", "")
         followed = (301, 302, 303, 307, 308) if method in ("GET", "HEAD") else (307, 308)
@@ -271,7 +271,7 @@ def is_busy(status: int) -> bool:
 
 
 def busy_error(status: int, code: str, after: str) -> TransientError:
-    """Return the error of a busy server: OverloadError if it limits requests (429, 503, or the *code*).
+    """Return the error of a busy server: OverloadError if it limits requests (429, 503, a *code* of `_OVERLOADS`).
 
     *code*: the server's name for it, such as "SlowDown", or ""; *after*: Retry-After, seconds or a date, or "".
     """
@@ -287,10 +287,10 @@ def status_error(
 ) -> TransientError | StorageError:
     """Return the error that *response*, of a status that was not expected, reports; close the response.
 
-    A TransientError if the server is busy; for 403 NoPermissionError, for 404 and 410 NotFoundError, for 412
-    ChangedError; else StorageError. *verb* was requested: "read", "write", "list"; to write, 412 gives ExistsError, and
-    only to read 404 gives NotFoundError. *pinned*: a version was read before, so 404 gives ChangedError. *code*: the
-    server's own name for the failure; "": the phrase of the status. Source: RFC 9110, 15.
+    *verb* was requested: "read", "write", "list", … TransientError if the server is busy (`is_busy`); NoPermissionError
+    for 403; for 404 and 410 to "read" NotFoundError, or ChangedError if *pinned*: a version was read before; for 412
+    ExistsError to "write", else ChangedError; StorageError for any other status. *code*: the server's own name for the
+    failure; "": the phrase of the status. Source: RFC 9110, 15.
     """
     status, url = response.status, response.url
     response.close()
@@ -373,9 +373,9 @@ def make_reply(
 ) -> Reply:
     """Return the `Reply` of a response with *status* 200, 206 or 416 to a request for the bytes from *start* on.
 
-    *body*, *version*: of the response; *url*: the name for messages. The names of *headers* are in small letters, or
-    case does not matter. A Content-Range counts with status 200 too: AIStore up to 4.4 sends that. Source: RFC 9110,
-    14.4 and 15.5.17. Raises: StorageError for status 206 with bytes, but without a valid Content-Range.
+    *body*, *version*: of the response; *headers*: by names in lower case; *url*: for messages. A Content-Range counts
+    with 200 too (AIStore up to 4.4). Without bytes, 206 and 416 have an empty body. Raises: StorageError for 206 with
+    bytes, but without a valid Content-Range. Source: RFC 9110, 14.4 and 15.5.17.
     """
     length = content_length(headers)
     content_range = headers.get("content-range", "")

@@ -27,8 +27,8 @@ class Pacer:
     """The rate of requests to one server, shared by all threads; without limit while the server refuses none.
 
     For each request call `start`, wait as many seconds as it returns, and after the response call `succeed`, or
-    `refuse` if the server limits requests. *clock* returns seconds. `successes`: the number of requests that the server
-    has carried out.
+    `refuse` if the server limits requests. The limit ends MEMORY_SECONDS after a refusal has last lowered the rate.
+    *clock* returns seconds. `successes`: the number of requests that the server has carried out.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,11 +62,12 @@ class Pacer:
                 )  # there are so many each second
 
     def refuse(self, queued: float, after: float) -> None:
-        """Lower the rate, because the server has refused a request.
+        """Lower the rate, because the server has refused a request: by half, but not below MIN_RATE requests a second.
 
-        *queued*: the time, by the clock, when `start` was called for it. Requests that were queued before the rate was
-        last lowered do not lower it again: they have the turns of the old rate. *after*: seconds for which the server
-        asks to wait; 0 if it does not.
+        Without a rate until now, it begins at half of the requests of the last second (RATE_SECONDS). *queued*: the
+        time, by the clock, when `start` was called for the request. Requests that were queued before the rate was last
+        lowered do not lower it again: they have the turns of the old rate. *after*: seconds for which the server asks
+        to wait, before the next turn; 0 if it does not.
         """
         now = self._clock()
         with self._lock:

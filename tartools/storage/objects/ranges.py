@@ -53,7 +53,11 @@ class Pace:
         self._waited += seconds
 
     def record(self, seconds: float, work: float) -> None:
-        """Adapt the window after a range that took *seconds* to receive, with *work* seconds of processor time."""
+        """Adapt the window after a range that took *seconds* to receive, with *work* seconds of processor time.
+
+        The range was waited for if *seconds* are more than BUSY_RATIO times *work*, and the seconds of `record_wait`
+        are more than half of the time since the last call.
+        """
         now = time.monotonic()
         slow = 2 * self._waited > now - self._since and seconds > BUSY_RATIO * work
         self._slow = self._slow + 1 if slow else 0
@@ -82,13 +86,13 @@ class _Part(Range):
 
 
 class RangedInput(Input):
-    """The bytes of the remote object *source* from byte *start* on; failures are raised when it is read.
+    """The bytes of the remote object *source* from byte *start* on; a failure to read it is raised by `readinto`.
 
     *first*: bytes of the first request; each later one has twice as many as the one before, up to RANGE_BYTES. *size*,
     *version*: the size in bytes and the version to read, any other is a failure; None for those of the first response.
 
     Holds: up to RANGES_AHEAD + 1 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together MAX_SHARED_RANGES, and
-    up to 1 MiB for each that waits for its next bytes.
+    up to 1 MiB for each that waits for its next bytes. Raises: UsageError for an invalid `TARTOOLS_READAHEAD`.
     """
 
     def __init__(
@@ -152,7 +156,7 @@ class RangedInput(Input):
         return not self._receiving
 
     def close(self) -> None:
-        """Stop reading, and give back the memory.
+        """Stop reading, and give back the memory; do nothing in a fork of the process that opened it.
 
         Threads that wait for a server end when it responds, or with the process.
         """
@@ -280,7 +284,11 @@ class RangedInput(Input):
             self._parts.append(part)
 
     def _run(self, part: _Part) -> None:
-        """Receive the bytes of *part* in this thread, and wake the reader; errors are kept in the part."""
+        """Receive the bytes of *part* in this thread, and wake the reader; then start the next ranges.
+
+        An error is kept in `part.error`, and starts none. Once reading is stopped, the bytes that still come are not
+        received.
+        """
         begin = time.monotonic()
         try:
             for _ in self._source.receive(part, self._pause):
@@ -299,7 +307,10 @@ class RangedInput(Input):
             self._changed.notify_all()
 
     def _make_part(self) -> _Part:
-        """Return the next range, up to RANGE_BYTES, and advance `_next` behind it."""
+        """Return the next range: `_length` bytes, up to RANGE_BYTES and the end of the object, from `_next` on.
+
+        Moves `_next` behind it, and doubles `_length`.
+        """
         end, size = self._next + min(self._length, RANGE_BYTES), self._source.size
         part = _Part(self._next, end if size is None else min(end, size))
         self._next, self._length = end, 2 * self._length

@@ -55,7 +55,7 @@ def timeouts() -> Timeouts:
 
 
 def read_setting(name: str, default: int, max_value: int) -> int:
-    """Return the whole number, from 1 to *max_value*, in the environment variable *name*; *default* if it is not set.
+    """Return the whole number, from 1 to *max_value*, in the environment variable *name*; *default* if unset or empty.
 
     Raises: UsageError for any other value.
     """
@@ -83,9 +83,10 @@ def _read_number(name: str, default: float, max_value: float, *, is_integer: boo
 class Attempts:
     """Counts the attempts at one piece of work for *url*, and says how long to wait before the next one.
 
-    `position()` returns the byte of the object that comes next; after PROGRESS_BYTES of progress attempts are counted
-    from 0 again. None: each attempt counts. For each attempt the caller waits the seconds that `start` returns, makes
-    the attempt, and calls `succeed`, or `record_failure` and waits the seconds that it returns.
+    `position()` returns the byte of the object that comes next; if it has moved by PROGRESS_BYTES or more since the
+    failure before, attempts are counted from 0 again. None: each attempt counts. For each attempt the caller waits the
+    seconds that `start` returns, makes the attempt, and calls `succeed`, or `record_failure` and waits the seconds that
+    it returns.
 
     Raises: UsageError for an invalid `TARTOOLS_TRIES`.
     """
@@ -111,8 +112,9 @@ class Attempts:
     def record_failure(self, error: TransientError) -> float:
         """Count an attempt that failed with *error*; return the seconds to wait before the next one.
 
-        An `OverloadError` lowers the rate of requests to the server. While other requests to it succeed, such failures
-        do not add up, up to MAX_OVERLOADS for each attempt that is allowed.
+        They are 75 to 100 % of FIRST_BACKOFF, doubled for each failure before, up to MAX_BACKOFF; or the `after` of
+        *error* if that is longer. An `OverloadError` lowers the rate of requests to the server. While other requests to
+        it succeed, such failures do not add up, up to MAX_OVERLOADS for each attempt that is allowed.
         Raises: StorageError after the last attempt, or if the server asks for more than MAX_RETRY_AFTER seconds.
         """
         offset = self._position() if self._position else None

@@ -154,8 +154,8 @@ def _client() -> Any:
 def _translate_errors(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
     """Turn errors of botocore and urllib3 in the block into TransientError or StorageError, with *url*.
 
-    *verb*: the verb of the request, for messages. *pinned*: True if a version of the object was read before, so that a
-    missing object was deleted meanwhile.
+    *verb* ("read", "write", …) and *pinned* choose the error for a status (`_status_error`). *pinned*: True if a
+    version of the object was read before, so that a missing object was deleted meanwhile.
     """
     try:
         yield
@@ -192,8 +192,8 @@ def _status(error: exceptions.ClientError) -> int:
 def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bool) -> Exception:
     """Return the exception for the error response *error* to a request for *url* (S3 API reference, Error responses).
 
-    *verb*: of the request; to "write", 412 is ExistsError, else ChangedError. *pinned*: an earlier response had a
-    version of the object, so a missing object is ChangedError, else NotFoundError. TransientError if a retry may help.
+    *verb*: of the request; to "write", 412 is ExistsError, else ChangedError. 401, 403: NoPermissionError. *pinned*: a
+    version was read before: a missing object is ChangedError, else NotFoundError. If a retry may help: TransientError.
     """
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
@@ -342,7 +342,7 @@ _unconditional: set[str] = set()  # endpoints that do not know If-None-Match
 
 
 def _is_unknown_condition(error: exceptions.ClientError) -> bool:
-    """True if a server may have refused a request because it does not know If-None-Match."""
+    """True if *error* may mean that a server does not know If-None-Match: 501, or 400 with one of three codes."""
     status = _status(error)
     return status == 501 or (status == 400 and _code(error) in ("InvalidArgument", "InvalidRequest", "NotImplemented"))
 
@@ -377,7 +377,7 @@ class _S3Multipart:
             integrity.require_size(self._target, len(data))
 
     def begin(self) -> None:
-        """Begin an upload in parts, and keep its id."""
+        """Begin an upload in parts, and keep its id. Raises: TransientError; StorageError."""
         with _translate_errors(self.url, "write"):
             algorithm = {"ChecksumAlgorithm": "CRC32"} if _connection().checksum == CRC32 else {}
             self._upload = {
@@ -385,7 +385,7 @@ class _S3Multipart:
             }
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send part *number*, check that the server has its data, and keep its ETag; *offset* is not used."""
+        """Send part *number*, compare it with the reply's checksum, if any, and keep its ETag; *offset* is unused."""
         checksum = self._checksum(data)
         with _translate_errors(self.url, "write"):
             reply = _client().upload_part(
@@ -495,6 +495,6 @@ class _S3Multipart:
                 raise ExistsError(self.url)
 
     def abort(self) -> None:
-        """Drop the parts that were sent since `begin`."""
+        """Drop the parts that were sent since `begin`. Raises: TransientError; StorageError."""
         with _translate_errors(self.url, "write"):
             _client().abort_multipart_upload(**self._place, **self._upload)

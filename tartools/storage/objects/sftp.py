@@ -249,8 +249,9 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterator[tuple[bytes, Attributes]]:
     """Yield (path, attributes) of the regular files in and below *folder* whose paths begin with *prefix*.
 
-    *flat*: leave out the files in subfolders. *folder* ends in a slash, or is b"" for the home directory. Links to
-    files are followed. Order: as the server lists them. Raises: errors of *session*.
+    *flat*: leave out the files in subfolders. *folder* ends in a slash, or is b"" for the home directory; nothing if it
+    does not exist. Links to files are followed, links to directories are not. Order: as the server lists them. Raises:
+    errors of *session*.
     """
     for name, about in _entries(session, folder):
         path = folder + name
@@ -301,7 +302,8 @@ def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
 class _SftpUpload:
     """The requests of an upload of *target* by SFTP, as an `uploads.Target`: `put`; or `part`, `complete`.
 
-    The file has a temporary name until it is complete. *force*: replace an existing file.
+    The file has a temporary name in the same folder, .NAME.XXXXXXXX.tmp with random hexadecimal digits, until it is
+    complete. *force*: replace an existing file.
     """
 
     workers = 2  # so that the connection has something to send while a part is confirmed
@@ -332,7 +334,10 @@ class _SftpUpload:
         """Do nothing: whichever part comes first creates the file."""
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Write *data* at byte *offset* of the temporary file; *number* is not used."""
+        """Write *data* at byte *offset* of the temporary file; *number* is not used.
+
+        Raises: TransientError; StorageError.
+        """
         with _translate_errors(self.url, "write"):
             self._write(client.session_of(self._server), offset, data, last=False)
 
@@ -354,7 +359,7 @@ class _SftpUpload:
             self._rename(session)
 
     def abort(self) -> None:
-        """Remove the temporary file, if it exists."""
+        """Remove the temporary file, if it exists. Raises: TransientError; StorageError."""
         with suppress(NotFoundError), _translate_errors(self.url, "remove"):
             client.session_of(self._server).ask(client.REMOVE, pack_string(self._temporary))
 
@@ -362,7 +367,7 @@ class _SftpUpload:
         """Write *data* at byte *offset* of the temporary file; return its size in bytes if this is the *last* part.
 
         None if it is not, or if the server does not state the size. After the last part the file is flushed to the
-        server's disk, if the server can do that and `TARTOOLS_FSYNC` is not 0.
+        server's disk, if the server can do that and `TARTOOLS_FSYNC` is not 0. Raises: errors of *session*.
         """
         handle = session.open(self._temporary, client.FOR_WRITING | client.CREATE)
         view, requests = memoryview(data), deque[int]()
@@ -389,7 +394,7 @@ class _SftpUpload:
     def _is_renamed(self, session: Session, size: int) -> bool:
         """True if the temporary file is gone and the output has *size* bytes: only our rename leads to that.
 
-        Raises: StatusError if neither exists.
+        False if the temporary file exists, or the output has another size. Raises: StatusError if neither file exists.
         """
         try:
             session.ask(client.STAT, pack_string(self._temporary))

@@ -65,7 +65,10 @@ class StatusError(Exception):
 
 
 class Server(NamedTuple):
-    """The *host*, *user* and *port* of a URL, as the user writes them; "" where ssh's configuration decides."""
+    """The *host*, *user* and *port* of a URL, as the user writes them; "" where ssh's configuration decides.
+
+    An IPv6 *host* is without brackets.
+    """
 
     host: str
     user: str = ""
@@ -73,7 +76,11 @@ class Server(NamedTuple):
 
     @property
     def command(self) -> list[str]:
-        """The words of the command line of ssh that runs the SFTP subsystem of this server."""
+        """The words of the command line of ssh that runs the SFTP subsystem of this server.
+
+        With -o for each of `SSH_OPTIONS` and ConnectTimeout, -p and -l for port and user if there are any: ssh
+        -oBatchMode=yes … -p PORT -l USER -s -- HOST sftp.
+        """
         options = [f"-o{option}" for option in (*SSH_OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
         options += ["-p", self.port] if self.port else []
         options += ["-l", self.user] if self.user else []
@@ -102,11 +109,11 @@ class Packet:
         self._data = data
 
     def take_number(self) -> int:
-        """Take the next field, a number of 4 bytes, and return it."""
+        """Take the next field, a number of 4 bytes (big-endian, 0 or more), and return it."""
         return int.from_bytes(self._take(4))
 
     def take_bytes(self) -> memoryview:
-        """Take the next field, a string, and return its bytes."""
+        """Take the next field, a string (its length as a number, then its bytes), and return its bytes."""
         return self._take(self.take_number())
 
     def take_attributes(self) -> Attributes:
@@ -139,7 +146,7 @@ class Packet:
 
 
 def pack_string(data: bytes) -> bytes:
-    """Return *data* as a field of the protocol: its length in 4 bytes, and the bytes."""
+    """Return *data* as a field of the protocol: its length in 4 bytes, big-endian, and the bytes."""
     return struct.pack(">I", len(data)) + data
 
 
@@ -215,9 +222,9 @@ class Session:
         return number
 
     def reply(self, number: int) -> Packet:
-        """Wait for the reply to the request *number*, and return it.
+        """Wait for the reply to the request *number*, and return it; each reply can be waited for once.
 
-        Raises: ConnectionFailedError; StatusError for every status but OK.
+        Raises: ConnectionFailedError, also if no byte comes for the idle timeout; StatusError for every status but OK.
         """
         with self._changed:
             while (packet := self._replies.pop(number, None)) is None:
@@ -246,9 +253,9 @@ class Session:
                 self._ignored.add(number)
 
     def open(self, path: bytes, flags: int) -> bytes:
-        """Open the file *path*; return its handle, as a field for requests. *flags*: FOR_READING, FOR_WRITING, CREATE.
+        """Open the file *path*; return its handle, as a field for requests.
 
-        Raises: StatusError; ConnectionFailedError.
+        *flags*: FOR_READING, FOR_WRITING, CREATE, joined by |. Raises: StatusError; ConnectionFailedError.
         """
         return pack_string(bytes(self.ask(OPEN, pack_string(path), struct.pack(">II", flags, 0)).take_bytes()))
 

@@ -98,7 +98,7 @@ class Upload:
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
         """Take all of *data*; wait while all workers are busy. Returns its length in bytes.
 
-        Raises: StorageError if a part could not be sent.
+        Raises: StorageError if a part could not be sent, or the object would have more than MAX_PARTS parts.
         """
         view = memoryview(data).cast("B")
         while view.nbytes:
@@ -143,7 +143,10 @@ class Upload:
             ending.join(ABORT_SECONDS)
 
     def _end(self) -> None:
-        """Wait for requests under way, then drop the parts: one that arrives later may be kept for ever."""
+        """Wait for requests under way, then drop the parts: one that arrives later may be kept for ever.
+
+        Waits up to half of ABORT_SECONDS; without limit if no parts were begun. Errors of dropping are ignored.
+        """
         self._threads.stop(ABORT_SECONDS / 2 if self._has_begun else None)
         for pause in (0.5, 1.0, 2.0, 0.0) if self._has_begun else ():  # a server that is busy now may not be soon
             try:
@@ -198,6 +201,9 @@ class Upload:
             self._cancelled.set()
 
     def _pause(self, seconds: float) -> None:
-        """Wait *seconds* before the next attempt. Raises: the error of the upload if it is cancelled meanwhile."""
+        """Wait *seconds* before the next attempt.
+
+        Raises: the error of the upload if it is cancelled meanwhile; StorageError if that was by `abort`.
+        """
         if self._cancelled.wait(seconds):
             raise self._error or StorageError("the upload was dropped", url=self._target.url)

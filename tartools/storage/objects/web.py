@@ -56,8 +56,8 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 def _version(headers: Mapping[str, str]) -> str:
     """Return the version of a response with *headers*, as a header line to be sent as a condition; "" if there is none.
 
-    "If-Match: ETAG", unless that is weak ("W/…"); else "If-Unmodified-Since: DATE" if the response was sent
-    STRONG_DATE_SECONDS or more after the last change. Source: RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates),
+    "If-Match: ETAG", unless that is weak ("W/…"); else "If-Unmodified-Since: DATE" with the date of Last-Modified, if
+    the header Date is STRONG_DATE_SECONDS or more after it. Source: RFC 9110, 8.8.1 (strong and weak), 8.8.2.2 (dates),
     13.1.1 and 13.1.4 (conditions).
     """
     tag = headers.get("ETag", "")
@@ -71,9 +71,9 @@ def _version(headers: Mapping[str, str]) -> str:
 
 
 def _error_code(response: Response) -> str:
-    """Return "CODE: MESSAGE" of an error in XML, as S3 and GCS send it, or the one that it has; "" for none.
+    """Return "CODE: MESSAGE" of an error in XML, as S3 and GCS send it, or "CODE" or "MESSAGE" alone; "" for none.
 
-    It may say that the signature of the URL has expired.
+    It may say that the signature of the URL has expired. Reads the body of *response*, if its type is XML.
     """
     text = response.text() if "xml" in response.headers.get("Content-Type", "") else ""
     matches = [re.search(rf"<{name}>([\w .,'-]{{1,80}})</{name}>", text) for name in ("Code", "Message")]
