@@ -107,6 +107,11 @@ class _ChosenNames:
         """
         if self._choice.words is None and self._choice.key is None:
             return values
+        for file_name in [name for name in values if name.startswith("@") and name[1:] in values]:
+            empty = [name for name in (file_name, file_name[1:]) if values[name] is None]
+            if not empty:
+                raise SampleError(f"two values are for the field {file_name[1:]!r}")
+            values = {name: value for name, value in values.items() if name not in empty}
         names = tuple(values)
         if names not in self._chosen:
             fields = {parse_title(name, "jsonl")[0]: at for at, name in enumerate(names) if self._is_field(name)}

@@ -124,6 +124,21 @@ def test_failures(line: str, message: str, run: Run, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["four"]
 
 
+@pytest.mark.parametrize("first", ["@a", "a"])
+def test_a_field_of_a_file_and_of_a_value_with_chosen_names(first: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "four").write_bytes(b"1234")
+    second = {"@a": "a", "a": "@a"}[first]
+    values = {"@a": "four", "a": 2}
+    line = json.dumps({name: values[name] for name in (first, second)})
+    failed = run("tarcreate", "--format", "jsonl", "-f", "a", stdin=line.encode())
+    assert failed.failure() == "tarcreate: stdin: line 1: two values are for the field 'a'\n"
+    for empty, payload in (("a", b"1234"), ("@a", b"2")):
+        line = json.dumps({name: None if name == empty else values[name] for name in (first, second)})
+        for options in ([], ["-f", "a"]):
+            made = run("tarcreate", "--format", "jsonl", *options, stdin=line.encode()).output()
+            assert members_of(made) == [("000000000.a", payload)]
+
+
 def test_bytes_that_are_not_utf8(run: Run, tmp_path: Path) -> None:
     done = run("tarcreate", "--format", "jsonl", stdin=b'{"a": 1}\n{"a": "\xff"}\n')
     said = "tarcreate: stdin: line 2: not UTF-8 text (byte 7 of the line); --encoding cp1252 reads it as such\n"
