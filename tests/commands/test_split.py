@@ -16,6 +16,7 @@ from tartools.errors import StorageError, shown
 from tartools.storage.expand import expand
 from tartools.storage.split import join_split_parts, parse_part
 from tartools.storage.url import Url, parts_of
+from tests.commands.test_tarcheck import zstd
 from tests.conftest import Run, make_tar
 from tests.tiers import also
 
@@ -197,6 +198,15 @@ def test_parts_that_are_not_whole_are_refused(fault: str, run: Run) -> None:
     found = json.loads(run("tarcheck", "--json", *names).stdout)["findings"]
     (missing,) = [each for each in found if each["code"] == "missing-part"]
     assert (missing["count"], missing["places"][0]["what"]) == (1, reason)
+
+
+def test_a_missing_part_is_not_one_of_another_archive(run: Run) -> None:
+    cut(WHOLE, "x.tar.part", *LETTERS)
+    Path("x.tar.zst").write_bytes(zstd(WHOLE))
+    names = ["x.tar.zst", *(f"x.tar.part{letters}" for letters in LETTERS[1:])]
+    found = json.loads(run("tarcheck", "--json", *names).stdout)["findings"]
+    (missing,) = [each for each in found if each["code"] == "missing-part"]
+    assert [place["shard"] for place in missing["places"]] == [names[1]]
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, *also(2)])

@@ -26,7 +26,7 @@ from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
 from tartools.storage.local import canonical_name
 from tartools.storage.scratch import Copy, scratch_file
-from tartools.storage.split import shard_pattern, split_part_advice
+from tartools.storage.split import parse_part, shard_pattern, split_part_advice
 from tartools.storage.streams import chunks
 from tartools.storage.url import parts_of
 from tartools.tables.schema import PARQUET_MAGIC, is_table
@@ -204,7 +204,8 @@ def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[Stor
             inputs.missing[number] = missing_shard_finding(error.message if error.url == url else str(error))
     storage.check_inputs([url for number, url in enumerate(urls) if number not in inputs.missing])
     for fault in faults:
-        first = next(number for number, url in enumerate(urls) if url.startswith(fault.url))
+        numbers = [number for number, url in enumerate(urls) if url.startswith(fault.url)]
+        first = next((number for number in numbers if parse_part(urls[number])), numbers[0])  # x.tar.zst is no part
         inputs.incomplete[first] = ShardFinding("missing-part", -1, "", fault.message)
     return inputs
 
