@@ -138,6 +138,23 @@ def test_chosen_members_alone(run: Run, tmp_path: Path, world: Callable[[int], N
     assert run("tarcat", "some.parquet").output() == done(run("tarjoin", *options, "a.parquet", "b.parquet"))
 
 
+@pytest.mark.parametrize("options", [("-f", "json"), ("-f", "jpg"), ("-x", "txt jpg")])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_field_that_is_there_twice_is_not_passed_over(
+    run: Run, tmp_path: Path, options: tuple[str, str], position: int
+) -> None:
+    fields = ["jpg", "json"]
+    fields[position:position] = ["txt", "txt"]
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{key}.cls", b"1") for key in "uvw"]))
+    members = [(f"u.{field}", b"1") for field in ("jpg", "txt", "json")] + [(f"v.{field}", b"2") for field in fields]
+    (tmp_path / "b.tar").write_bytes(make_tar(members))
+    run("tarindex", "a.tar", "-o", "a.parquet").output()
+    run("tarindex", "b.tar", "-o", "b.parquet").output()
+    result = run("tarjoin", *options, "a.parquet", "b.parquet", "-o", "some.parquet")
+    assert (result.status, "the chosen members of row 1 of B are not side by side" in result.stderr) == (1, True)
+    assert not (tmp_path / "some.parquet").exists()
+
+
 def test_patterns_of_shards_are_indexed_first(run: Run, tmp_path: Path, world: Callable[[int], None]) -> None:
     world(4)
     done(run("tarjoin", "a-*.tar", "b-*.tar", "-o", "again.parquet"))

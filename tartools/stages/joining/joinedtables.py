@@ -342,10 +342,12 @@ class JoinedRows:
         struct = rows.column(members)
         places = struct.flatten()
         has = np.stack([valid_mask(place) for place in places], axis=1)
+        pairs = [[whole_numbers(part) for part in place.flatten()] for place in places]  # offset and size, with masks
         offsets, sizes = (
-            np.stack([np.where(valid, values, 0) for values, valid in pairs], axis=1)
-            for pairs in zip(*(map(whole_numbers, place.flatten()) for place in places), strict=True)
+            np.stack([np.where(valid, values, 0) for values, valid in of], axis=1) for of in zip(*pairs, strict=True)
         )
+        # a field that is there twice has no offset; of 1,000 fields some may not be listed
+        is_located = np.stack([valid for (_, valid), _ in pairs], axis=1) | ~has
         begins, ends = (
             np.where(valid, values, 0) for values, valid in (whole_numbers(columns[n]) for n in (begin, end))
         )
@@ -354,7 +356,8 @@ class JoinedRows:
         stops = np.take_along_axis(offsets + padded_sizes(sizes), order, axis=1)
         starts = np.concatenate([begins[:, None], stops[:, :-1]], axis=1)
         chosen = present & np.array([is_chosen(name) for name in names])[order]
-        lists_all = np.where(present, stops, 0).max(axis=1) == ends
+        lists_all = (np.where(present, stops, 0).max(axis=1) == ends) & is_located.all(axis=1)
+        lists_all &= len(names) < schema.MAX_FIELDS_LISTED
         low = np.where(chosen, starts, MAX_OFFSET).min(axis=1)
         high = np.where(chosen, stops, 0).max(axis=1)
         is_adjacent = np.where(chosen, stops - starts, 0).sum(axis=1) == high - low
