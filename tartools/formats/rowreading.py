@@ -182,7 +182,11 @@ def read_coco(url: str) -> list[Row]:
     for item in _objects_in(content, "annotations", ("image_id",), url):
         annotations.setdefault(item["image_id"], []).append(_name_categories(item, categories, url))
     rows: list[Row] = []
+    ids: set[Any] = set()
     for picture in _objects_in(content, "images", ("id", "file_name"), url):
+        if picture["id"] in ids:
+            raise SampleError(f"two images have the id {picture['id']}: whose are its annotations?", url=url)
+        ids.add(picture["id"])
         described = {**picture, "annotations": annotations.pop(picture["id"], [])}
         rows.append(Row(f"image {picture['id']}", {"file_name": picture["file_name"], "json": described}))
     if annotations:

@@ -348,6 +348,10 @@ def test_a_picture_gets_its_annotations(place: str, folder: Path, inside: Inside
         ('{"images": [], "annotations": {}}', "not a COCO file: 'annotations' is not a list"),
         ('{"images": [], "annotations": [{"image_id": 5}]}', "1 annotations are of no picture (the first: image 5)"),
         (
+            '{"images": [{"id": 5, "file_name": "a.jpg"}, {"id": 5, "file_name": "b.jpg"}]}',
+            "two images have the id 5: whose are its annotations?",
+        ),
+        (
             '{"images": [], "annotations": [{"image_id": 5, "category_id": 2}]}',
             "no category has the id 2, which an annotation names",
         ),

@@ -415,6 +415,17 @@ def test_facets_filter_and_count(client: Client) -> None:
     assert "Conversion" in client.refusal(facets=[{"column": "cls", "value": "x"}])
 
 
+def test_facets_of_numbers_without_bounds(tmp_path: Path) -> None:
+    values = ["1.7e308", "-1.7e308", "0.5", "1.5"]
+    (tmp_path / "a.tar").write_bytes(
+        make_tar([(f"{n}.json", f'{{"score": {value}}}'.encode()) for n, value in enumerate(values)])
+    )
+    with serving(tmp_path, "a.tar") as client:
+        facets = client.answer(f"/api/facets?query={client.query()[0]}")["facets"]
+    (scores,) = [facet for facet in facets if facet.get("column") == "json:score"]
+    assert (sum(bin["count"] for bin in scores["bins"]), scores["missing"]) == (2, 2)
+
+
 def test_sort(client: Client) -> None:
     keys = [f"train/{n:04d}" for n in range(COUNT)]
     descending = client.keys(sort=[{"column": "json:score", "descending": True}], words="train")

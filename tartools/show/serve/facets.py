@@ -11,6 +11,7 @@ from tartools.show.serve.rowindex import ROWS_TABLE, IndexColumn, RowIndex, quot
 
 MAX_VALUES_SHOWN = 50  # of a facet
 BINS = 24  # of a histogram
+MAX_BINNED_NUMBER = 1e300  # the difference of two such numbers is finite
 MAX_FACETS = 64
 
 
@@ -69,7 +70,7 @@ def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, A
     none if no sample has a finite number. "missing" is the number of samples without a finite number.
     """
     value = f"CAST({column.sql} AS DOUBLE)"
-    number = f"CASE WHEN isfinite({value}) THEN {value} END"
+    number = f"CASE WHEN abs({value}) <= {MAX_BINNED_NUMBER} THEN {value} END"
     low, high, count = _ask(index, query, f"min({number}), max({number}), count({number})")[0]
     facet: dict[str, Any] = {"column": column.name, "kind": "histogram", "bins": [], "missing": query.samples - count}
     if not count:
