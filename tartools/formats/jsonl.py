@@ -103,7 +103,7 @@ class _ChosenNames:
 
         The key, unless it names a file to read, and pseudo-fields (`__key__`) are left out; a word whose name the
         object lacks is skipped. If the choice has neither words nor a key, *values* itself is returned. Raises:
-        SampleError if two words give one field; of jpg and @jpg in one object, the later one is taken.
+        SampleError if two words give one field, or if jpg and @jpg of one object both have a value.
         """
         if self._choice.words is None and self._choice.key is None:
             return values

@@ -163,7 +163,7 @@ def read_coco(url: str) -> list[Row]:
     `image_id`, and with the name of its category as `category`. The `place` of a row is "image ID".
 
     Holds: the whole file, some six times its size. Raises: SampleError if it is no JSON, no COCO file, has an
-    annotation of no picture, or a `category_id` that no category has; StorageError.
+    annotation of no picture, two pictures of one id, or a `category_id` that no category has; StorageError.
     """
     from tartools.samples.payloads import parse_json
 

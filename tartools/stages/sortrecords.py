@@ -150,8 +150,8 @@ def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -
 
     With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, only the first or last is
     yielded (a member without a field, which is a sample of its own, does not compete with samples that have fields);
-    the records of the other ones are counted in *account* as left out. Order: that of their first records. Holds: the
-    records of equal sort keys.
+    the records of the other ones are counted in *account* as left out. The lists are in the order of their first
+    records, but with `unique` as `parts_by_sample` returns them. Holds: the records of equal sort keys.
     """
     for _, same in groupby(records, itemgetter(0)):
         equal = list(same)

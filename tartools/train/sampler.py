@@ -64,7 +64,7 @@ class StatefulSampler(DistributedSampler[Any]):
     *drop_last*: leave out samples that do not fill a batch of every rank
 
     More on them: docs/training/order.md and docs/training/mixtures.md.
-    Holds: nothing of the permutation; 24 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
+    Holds: nothing of the permutation; 32 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
     for batches by bucket or cost. Raises: ValueError for arguments that don't fit; SampleError for a shard that no
     pattern of *weights* matches; TypeError for a *dataset* that is a sampler.
     """

@@ -192,7 +192,7 @@ def test_what_is_no_size() -> None:
         with pytest.raises(ValueError, match=r"^resize is the pixels of the shorter side, \(height, width\) or Resize"):
             PictureDecoder("rgb8", resize=wrong)
     for wrong in ((224,), (), (1, 2, 3), Resize(20, crop=(4,))):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="^resize is the pixels of the shorter side"):
+        with pytest.raises(ValueError, match=r"^resize is the pixels of the shorter side"):
             PictureDecoder("rgb8", resize=wrong)
     with pytest.raises(ValueError, match=r"^resize=\(0, 4\) leaves no pixels"):
         PictureDecoder("rgb8", resize=(0, 4))

@@ -67,7 +67,7 @@ def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, A
     """Return the facet of the numbers in *column*: {"column": its name, "kind": "histogram", "bins", "missing"}.
 
     A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to"; there are up to 24 (BINS),
-    none if no sample has a finite number. "missing" is the number of samples without a finite number.
+    none if no sample has a number of up to 1e300 (MAX_BINNED_NUMBER). "missing" is the number of samples without one.
     """
     value = f"CAST({column.sql} AS DOUBLE)"
     number = f"CASE WHEN abs({value}) <= {MAX_BINNED_NUMBER} THEN {value} END"

@@ -420,7 +420,7 @@ def _upload(place: HubPath, url: str, addition: Any) -> None:
 
 
 def _send(changes: Sequence[_Change]) -> None:
-    """Make one commit of *changes* to one branch. Raises: StorageError; ExistsError if one without *force* exists."""
+    """Make one commit of *changes* to one branch. Raises: StorageError; ExistsError if one without `force` exists."""
     parents: list[str] = []  # the commits before those of which no response came
     call_with_retries(partial(_try_commit, changes, parents), changes[0].url)
 
