@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
@@ -205,10 +206,12 @@ sys.exit(command.main(sys.argv[2:]))
 def test_no_permission(name: str, tmp_path: Path, given: Callable[[str], str]) -> None:
     path = tmp_path / given(name)
     path.chmod(0)
-    tmp_path.chmod(0o755)
-    done = python(UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name, folder=tmp_path)
-    assert (done.status, done.stderr) == (COMMANDS[name].trouble, f"{name}: {path.name}: Permission denied\n")
-    assert os.listdir(tmp_path) == [path.name]
+    with TemporaryDirectory() as place:  # into which others may write, by its absolute path too
+        os.chmod(place, 0o777)
+        shutil.move(path, place)
+        done = python(UNPRIVILEGED, name, *COMMANDS[name].arguments, path.name, folder=place)
+        assert (done.status, done.stderr) == (COMMANDS[name].trouble, f"{name}: {path.name}: Permission denied\n")
+        assert os.listdir(place) == [path.name]
 
 
 @each_printer

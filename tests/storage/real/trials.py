@@ -66,10 +66,11 @@ class Place:
         self.command("tarsplit", "-n", count, "-o", self.url("s-%06d.tar"), stdin=data)
 
     def index(self, table: str, shards: str) -> None:
-        """Write a table of shards, once they are so old that the server gives them a version."""
+        """Write a table of shards, once they are so old that the server gives them a version; wait for the table's."""
         time.sleep(self.server.version_seconds)
         done = self.run("tarindex", "-o", self.url(table), shards, env=self.server.env, timeout=600)
         assert done.status == 0, done
+        time.sleep(self.server.version_seconds)
 
     def fails(self, name: str, *arguments: object, stdin: bytes = b"", **env: str) -> str:
         """Run a command that fails with one line; return that."""
