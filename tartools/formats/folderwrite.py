@@ -48,13 +48,15 @@ class FolderLayout(NamedTuple):
 
 
 def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account: Account, layout: FolderLayout) -> None:
-    """Write each member of *samples* as a file of *output*, in order; text goes to the table of *layout* if it has one.
+    """Write the members of *samples* as files of *output*, in order; text goes to the table of *layout* if it has one.
 
+    Without a table, the field that is the class of *layout* is not written: its value is the name of the folder.
     Samples and bytes are counted in *account*, which warns of files that `tarcreate --folder` would leave out. The
     caller commits *output*.
 
     Holds: one sample; some 500 bytes for each file and each sample. Raises: SampleError for names that can't be files,
-    two files of one name, two samples of one key, and a sample that does not fit the table; StorageError.
+    two files of one name, two samples of one key, a sample without a class or without any file to write, and one that
+    does not fit the table; StorageError.
     """
     writer = _FolderWriter(output, account, layout)
     if layout.table is None:

@@ -101,9 +101,10 @@ def _scan(file: IO[bytes], begin: int, end: int, tracks: list[_Track]) -> None:
 
 
 def _count(box_type: bytes, content: bytes, position: int, tracks: list[_Track]) -> None:
-    """Add one box to *tracks*; *content*: its first 20 bytes; *position*: the byte of the file at which these begin.
+    """Add a box of COUNTED_BOXES to the last of *tracks*, as the attributes of `_Track` say; trak appends a new one.
 
-    Raises: ValueError for cmov, a compressed header.
+    trun is added to the first track. *content*: the first 20 bytes behind the type, fewer at the end of the file;
+    *position*: the byte of the file at which these begin. Raises: ValueError for cmov, a compressed header.
     """
     _, first, second, third, _ = struct.unpack(">5I", content.ljust(20, b"\0"))
     if box_type == b"cmov":

@@ -104,7 +104,8 @@ def gather_batches(
 def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
     """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*.
 
-    *records*: at least one. Raises: StorageError if a file has changed.
+    *records*: at least one. Raises: StorageError if a file that has to be opened again has changed; a file that is
+    still open is not compared here, but by `files.check`.
     """
     _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
     return files.gather_samples(keys, begins, ends, shards, in_scratch)

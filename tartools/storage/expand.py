@@ -105,10 +105,11 @@ def read_list(name: str) -> str:
 def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of each of *patterns* stand for.
 
-    A pattern that literally names a file or an object is yielded as it is; wildcards of schemes without listings
-    (https:) are, too. A revision on Hugging Face's hub becomes the id of its commit. The matches of one pattern are
-    sorted by bytes. Raises: StorageError for a wildcard without a match; UsageError if a URL holds credentials, or
-    stands for an archive that was split.
+    Braces are expanded first, in their order; then the matches of each resulting name are sorted by bytes: for
+    {b,a}*.tar those that begin with b come first. A pattern that literally names a file or an object is yielded as it
+    is; wildcards of schemes without listings (https:) are, too. A revision on Hugging Face's hub becomes the id of its
+    commit. Raises: StorageError for a wildcard without a match; UsageError if a URL holds credentials, or stands for an
+    archive that was split.
     """
     for pattern in map(Url, patterns):
         if pattern.scheme == SPLIT:

@@ -143,7 +143,7 @@ class IndexPlaces(NamedTuple):
         self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
 
     def name_of(self, url: str) -> str:
-        """Return the name of shard *url* in an index, by `relative_name`: relative to `folder` if it is below that."""
+        """Return the name of *url* for an index: relative to `folder` if it is below that, else by `relative_name`."""
         return schema.relative_name(url, schema.folder_of(self.folder))
 
 

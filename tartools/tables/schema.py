@@ -49,8 +49,9 @@ def is_table_name(url: str) -> bool:
 def is_table(url: str) -> bool:
     """True if *url* is a table, by its magic; False for stdin, commands and fifos, which are not read.
 
+    False, too, for a local file that is missing or can't be read, and for a directory: whoever opens it reports that.
     On a server, where a probe costs a request, it is False without a probe unless *url* has the name of a table.
-    Raises: StorageError if *url* can't be read.
+    Raises: StorageError if the probe of an object fails.
     """
     url = Url(url)
     if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_stored_object(url)):

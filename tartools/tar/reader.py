@@ -360,7 +360,7 @@ class Reader:
         self.position += zeros // BLOCK * BLOCK
 
     def _skip_to(self, end: int, special: Special | None = None) -> None:
-        """Move on to *end*: the bytes before it are *special*, which is added, or an extended header if it is None."""
+        """Set `position` to *end*, and scatter the open group; add *special*, the member up to there, if there is one."""
         self.groups.interrupt(special, self.position)
         self.position, self.groups.open.begin = end, end + self.groups.shift
 

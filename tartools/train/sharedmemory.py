@@ -63,7 +63,10 @@ class SharedBuffers:
 
 
 class SentBuffer:
-    """A batch in *buffer*, in the worker; it unpickles in the training process as `received_bytes(buffer)`."""
+    """A batch in *buffer*, a uint8 tensor in shared memory, that a worker sends: it unpickles as a memoryview.
+
+    In the training process that is `received_bytes(buffer)`: a view of all bytes of the buffer, without a copy.
+    """
 
     def __init__(self, buffer: torch.Tensor) -> None:
         self.buffer = buffer

@@ -386,9 +386,9 @@ class TableBatch:
 
 
 def _drop_absent(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
-    """Return *sample* without absent fields, the others in archive order.
+    """Return a dict with `__key__` and `__url__` of *sample*, then its payloads of *fields*, in archive order.
 
-    *offsets*: where the payloads of *fields* begin, in bytes; -1: absent.
+    *offsets*: where the payloads of *fields* begin, in bytes; a field with a negative one (-1: absent) is left out.
     """
     order = sorted(zip(offsets, fields, strict=True))
     return {DICT_KEY: sample[DICT_KEY], DICT_URL: sample[DICT_URL]} | {

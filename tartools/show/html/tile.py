@@ -295,7 +295,11 @@ def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") 
 
 
 def waveform(member: Member) -> str:
-    """Return the waveform of the sound *member* as SVG, of 120 bars, or one a frame if it has fewer frames."""
+    """Return the waveform of the sound *member* as SVG, of 120 bars, or one a frame if it has fewer frames.
+
+    Heights are relative to the loudest bar; silence is a thin line. Raises: ValueError if its first bytes are not those
+    of WAV, FLAC or Ogg; soundfile's errors for damage; ModuleNotFoundError without soundfile.
+    """
     _, peaks = read_sound(member, WAVEFORM_COLUMNS)
     heights = (max(1, 50 * peak) for peak in peaks)  # half of each; silence is still visible
     bars = "".join(f"M{place} {50 - height:.0f}h.7v{2 * height:.0f}h-.7z" for place, height in enumerate(heights))

@@ -192,8 +192,8 @@ def _status(error: exceptions.ClientError) -> int:
 def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bool) -> Exception:
     """Return the exception for the error response *error* to a request for *url* (S3 API reference, Error responses).
 
-    *verb*: of the request; to "write", 412 is ExistsError, else ChangedError. 401, 403: NoPermissionError. *pinned*: a
-    version was read before: a missing object is ChangedError, else NotFoundError. If a retry may help: TransientError.
+    *verb*: "write" makes 412 an ExistsError, else ChangedError. *pinned*: True makes a missing object a ChangedError,
+    else NotFoundError. TransientError if a retry may help; 401, 403: NoPermissionError; else StorageError.
     """
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
