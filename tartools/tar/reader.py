@@ -360,7 +360,7 @@ class Reader:
         self.position += zeros // BLOCK * BLOCK
 
     def _skip_to(self, end: int, special: Special | None = None) -> None:
-        """Set `position` to *end*, and scatter the open group; add *special*, the member up to there, if there is one."""
+        """Move to *end*, and scatter the open group; add *special*, the member up to there, if there is any."""
         self.groups.interrupt(special, self.position)
         self.position, self.groups.open.begin = end, end + self.groups.shift
 
