@@ -16,7 +16,6 @@ from tartools.samples.filetypes import PICTURE, VIDEO
 from tartools.samples.kinds import describe
 from tartools.samples.kinds.kind import Description
 from tartools.samples.sample import Sample, field_name
-from tartools.samples.videos import reduced_frame
 from tartools.show import graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NO_PROTOCOL, Screen
 from tartools.tar import Member
@@ -243,8 +242,10 @@ def draw_tile(member: Member, description: Description, screen: Screen, max_colu
     the largest size, in cells. Raises: TarToolsError if the member can't be read, or PyAV, for videos, is missing.
     """
     name = printable(field_name(member)) or "-"
+    decode_reduced = decoding.decode_reduced
+    if description.kind == VIDEO:
+        from tartools.samples.videos import reduced_frame as decode_reduced
     try:
-        decode_reduced = reduced_frame if description.kind == VIDEO else decoding.decode_reduced
         picture = decode_reduced(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
     except (TarToolsError, MemoryError):
         raise
