@@ -27,15 +27,19 @@ def make_video(
     form: str = "mp4",
     codec: str = "mpeg4",
     options: Mapping[str, str] | None = None,
+    first_grey: int = 0,
 ) -> bytes:
-    """Return a video of *frames*, each of another grey and *size* (width, height); *form* is FFmpeg's container."""
+    """Return a video of *frames*, each of another grey and *size* (width, height); *form* is FFmpeg's container.
+
+    The first frame is *first_grey*, each next one 5 lighter, from 255 on again from 0.
+    """
     file = io.BytesIO()
     with av.open(file, "w", format=form, options=dict(options or {})) as container:
         stream = container.add_stream(codec, rate=rate)
         stream.width, stream.height = size
         stream.pix_fmt = "yuv420p"
         for number in range(frames):
-            pixels = np.full((size[1], size[0], 3), number * 5 % 256, np.uint8)
+            pixels = np.full((size[1], size[0], 3), (first_grey + number * 5) % 256, np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
         container.mux(stream.encode())
     return file.getvalue()

@@ -33,7 +33,7 @@ def both(run: Run, folder: Path, *line: str, **options: bytes) -> Result:
     found = []
     for real in (True, False):
         done = run(*line, real=real, **options)
-        made = set(folder.iterdir()) - before
+        made = sorted(set(folder.iterdir()) - before)
         files = [path for top in made for path in ([top] if top.is_file() else sorted(top.rglob("*")))]
         found.append((done, [(path, path.is_file() and path.read_bytes()) for path in files]))
         for top in made:

@@ -237,7 +237,7 @@ def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, on_refusal:
 
 
 def _check_size(pixels: int) -> None:
-    """Raise SampleError if a picture of so many *pixels* has more than PIL.Image.MAX_IMAGE_PIXELS (None: no limit)."""
+    """Raise SampleError if *pixels*, a number, is above PIL.Image.MAX_IMAGE_PIXELS (None: no limit)."""
     from PIL import Image
 
     max_pixels = Image.MAX_IMAGE_PIXELS

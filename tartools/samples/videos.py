@@ -82,16 +82,15 @@ def first_frame(member: Member) -> Image | None:
         return None if frame is None else frame.to_image()  # type: ignore[no-untyped-call]
 
 
-def reduced_frame(member: Member, width: int, height: int) -> Image:
+def reduced_frame(member: Member, width: int, height: int) -> Image | None:
     """Return the first frame of the video *member*, reduced to fit into *width* by *height* pixels.
 
     Its proportions stay; a smaller frame keeps its size.
-    Raises: ValueError if it has no frame; TarToolsError without PyAV; errors of PyAV if it is damaged.
+    None if it has no frame. Raises: TarToolsError without PyAV; errors of PyAV if it is damaged.
     """
     picture = first_frame(member)
-    if picture is None:
-        raise ValueError("it has no frame")
-    picture.thumbnail((width, height))
+    if picture is not None:
+        picture.thumbnail((width, height))
     return picture
 
 

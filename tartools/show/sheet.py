@@ -8,7 +8,7 @@ A sample is a `Block`, or several if its pictures do not fit side by side. As ma
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tartools.errors import TarToolsError, printable
 from tartools.samples import decoding
@@ -20,6 +20,9 @@ from tartools.show import graphics, text
 from tartools.show.terminal import BLOCKS, ITERM, KITTY, NO_PROTOCOL, Screen
 from tartools.tar import Member
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 PICTURE_GAP_COLUMNS = 2  # columns between pictures, and between samples
 # limits of columns and rows of a picture: two fit into 80 columns
 NARROW_PICTURE_COLUMNS, MAX_PICTURE_COLUMNS, MAX_PICTURE_ROWS = 39, 64, 32
@@ -27,7 +30,6 @@ MIN_PICTURE_COLUMNS = 20  # columns of a picture in the pager, at least
 ROWS_AROUND_PICTURES = 5  # rows of the screen besides pictures: key, label, a line of text, an empty line, the prompt
 MESSAGE_COLUMNS = 26  # columns of the message in place of a picture
 BOLD, DIM, REVERSE, STYLE_END = "\x1b[1m", "\x1b[2m", "\x1b[7m", "\x1b[0m"
-
 DRAWN_KINDS = (PICTURE, VIDEO)  # kinds of descriptions of members that are drawn
 
 Described = Sequence[tuple[Member, Description]]
@@ -235,6 +237,22 @@ def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int
     return blocks
 
 
+def decode_drawn(member: Member, kind: str, width: int, height: int) -> "Image":
+    """Return the picture *member*, or the first frame of a video, reduced to about *width* by *height* pixels.
+
+    *kind*: one of DRAWN_KINDS. Raises: TarToolsError if it can't be read, or without PyAV; ValueError for a video
+    without a frame; any error of Pillow or PyAV for a damaged one.
+    """
+    if kind != VIDEO:
+        return decoding.decode_reduced(member, width, height)
+    from tartools.samples.videos import reduced_frame
+
+    frame = reduced_frame(member, width, height)
+    if frame is None:
+        raise ValueError("it has no frame")
+    return frame
+
+
 def draw_tile(member: Member, description: Description, screen: Screen, max_columns: int, max_rows: int) -> Tile:
     """Return the tile of the picture or video *member* for *screen*; if it can't be decoded, a message in a frame.
 
@@ -242,11 +260,8 @@ def draw_tile(member: Member, description: Description, screen: Screen, max_colu
     the largest size, in cells. Raises: TarToolsError if the member can't be read, or PyAV, for videos, is missing.
     """
     name = printable(field_name(member)) or "-"
-    decode_reduced = decoding.decode_reduced
-    if description.kind == VIDEO:
-        from tartools.samples.videos import reduced_frame as decode_reduced
     try:
-        picture = decode_reduced(member, max_columns * screen.cell[0], max_rows * screen.cell[1])
+        picture = decode_drawn(member, description.kind, max_columns * screen.cell[0], max_rows * screen.cell[1])
     except (TarToolsError, MemoryError):
         raise
     except Exception as error:  # of Pillow or PyAV

@@ -180,7 +180,7 @@ class ListedBatch(Batch):
 
     @property
     def shards(self) -> Sequence[str]:
-        """The URL of the shard of each sample; in a joined table that of the first set."""
+        """The URL of the shard of each sample; in a joined table, the shard of the first set."""
         urls, numbers = self.columns.shards()
         return list(map(urls.__getitem__, numbers.tolist()))
 

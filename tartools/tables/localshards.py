@@ -166,7 +166,7 @@ class LocalShards:
 
 
 class FileSpan:
-    """A stream of an open plain file that stands at byte *begin* of it; its position is its own, not that of *file*."""
+    """A stream of the open plain *file* from byte *begin* on, with a position of its own."""
 
     start = 0
 

@@ -176,7 +176,7 @@ def _shape_advice(field: str, shapes: Sequence[tuple[int, ...]], argument: str) 
 
 
 def _is_picture_shape(shape: tuple[int, ...]) -> bool:
-    """True if *shape* may be the shape of a picture: three dimensions, of which the first or last is at most 4."""
+    """True if *shape* may be the shape of a picture: it has three dimensions, and the first or last is at most 4."""
     return len(shape) == 3 and (shape[0] <= MAX_CHANNELS or shape[-1] <= MAX_CHANNELS)
 
 

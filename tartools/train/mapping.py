@@ -175,7 +175,7 @@ class StreamMap(IterableDataset[Any]):
         self._next = self._start = (0, 0)  # chunk, and result in it
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch, or resume a loaded state; return an iterator of its results, those of this rank.
+        """Begin an epoch, or resume a loaded state; return an iterator of this rank's results.
 
         Raises: RuntimeError in workers of a DataLoader.
         """

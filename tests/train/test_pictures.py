@@ -188,11 +188,9 @@ def test_each_reader_resizes() -> None:
 
 
 def test_what_is_no_size() -> None:
-    for wrong in ("224", 2.5, (1, 2, 3), True, Resize(3, crop=(1, "x"))):  # type: ignore[arg-type]
+    crops = Resize(3, crop=(1, "x")), Resize(20, crop=(4,))  # type: ignore[arg-type]
+    for wrong in ("224", 2.5, (1, 2, 3), True, (224,), (), *crops):
         with pytest.raises(ValueError, match=r"^resize is the pixels of the shorter side, \(height, width\) or Resize"):
-            PictureDecoder("rgb8", resize=wrong)
-    for wrong in ((224,), (), (1, 2, 3), Resize(20, crop=(4,))):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"^resize is the pixels of the shorter side"):
             PictureDecoder("rgb8", resize=wrong)
     with pytest.raises(ValueError, match=r"^resize=\(0, 4\) leaves no pixels"):
         PictureDecoder("rgb8", resize=(0, 4))

@@ -39,7 +39,8 @@ class PayloadKind(NamedTuple):
     *decode*: a picture is decoded, to find out whether it is broken. None: described as text.
     `checks`: by suffix, the function that decodes a whole member: it returns findings, or None, and raises any
     exception if the member is broken. No two kinds have one suffix.
-    `is_media`: True if an empty one is counted as broken, and one inside compressed data is neither drawn nor played.
+    `is_media`: True if an empty one that `recognize` knows by its suffix is counted as broken, and one inside
+    compressed data is neither drawn nor played.
     `facts`: (name, type) of each table column for a field with such a suffix; the column "broken" has the reason if a
     payload can't be read, else None. Empty if the kind has none.
     `measure(member, decode)`: returns the values of `facts`; only the header of the member is read, unless *decode*.

@@ -29,7 +29,7 @@ from tartools.samples.filetypes import (
 from tartools.samples.kinds.arrays import ARRAY_LIMIT, array_header
 from tartools.samples.kinds.sounds import read_sound
 from tartools.samples.payloads import MAX_ERROR_CHARS
-from tartools.samples.videos import first_frame
+from tartools.samples.videos import reduced_frame
 from tartools.tar import Member
 
 CACHE_BYTES = 64 << 20  # bytes of thumbnails that are kept
@@ -169,10 +169,9 @@ def video_still(member: Member, side: int) -> object:
     """
     if find_spec("av") is None:
         raise NoPictureError(f"a still of a video needs PyAV: {how_to_install('av')}")
-    picture = first_frame(member)
+    picture = reduced_frame(member, side, side)
     if picture is None:
         raise NoPictureError("the video has no frame")
-    picture.thumbnail((side, side))
     return picture
 
 

@@ -450,11 +450,11 @@ class Checking:
                 is_open = task.parts[-1].cut is not None
                 has_part = is_open or task.parts[0].begin > 0
                 output = self._spool()
-                for block in task.output:
-                    if has_part:
+                if has_part:
+                    for block in task.output:
                         output.add(block)
-                    else:
-                        yield block
+                else:
+                    yield from task.output
                 blocks = iter(output)
                 for shard in task.result:
                     summary.add(shard.summary)
