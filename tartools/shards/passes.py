@@ -26,7 +26,6 @@ from tartools.errors import SampleError, StorageError
 from tartools.samples.account import Account, Phase
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
-from tartools.shards.delivery import deliver_flags, deliver_labels
 from tartools.shards.reading import (
     Reading,
     ShardStream,
@@ -205,6 +204,8 @@ class Pass(ABC, Generic[Item]):
         Raises: StorageError; TarFormatError; SampleError if two samples with one key would be adjacent in an output;
         what `flags` raises.
         """
+        from tartools.shards.delivery import deliver_flags
+
         chosen, rest = [*self._destinations(), None][:2]
         assert chosen is not None
         deliver_flags(self.evaluate(flags, of_keys, reading), chosen, rest, self.account)
@@ -215,6 +216,8 @@ class Pass(ABC, Generic[Item]):
         `labelled`: batches of this pass, each with one label a sample. Order: that of the input, in each part. Counts
         samples as read and written. Raises what *labelled* raises; StorageError; SampleError as `select`.
         """
+        from tartools.shards.delivery import deliver_labels
+
         return deliver_labels(labelled, partial(shards.begin, destination=self.destination))
 
     # ---- what is computed of the samples ----

@@ -63,10 +63,12 @@ SLOW = {
         "tartools.stages.checking.fixing",
         "tartools.storage.objects.ranges",
     ),
+    "tartools.shards.delivery",  # samples by flags or labels
     *("tartools.stages.checking.listedrows", "tartools.stages.filtering.evaluating", "tartools.tables.catalog"),
     "tartools.tables.tablewriter",
 }
 PROCESSES = {"queue", "random", "selectors", "shlex", "shutil", "subprocess", "tempfile", "threading", "lzma"}
+DELIVERY = {"tartools.shards.delivery"}
 PILLOW = {*PROCESSES, "PIL", "logging", "pathlib", "string", "textwrap", "traceback"}
 ANYTHING = SLOW  # pyarrow, which takes 0.2 s, imports most of them; torch too
 
@@ -86,15 +88,15 @@ STARTS = {
     "tarshow": Start("{}", PILLOW),  # all of a picture is decoded, to find out whether it is broken
     "tarfirst": Start("{}"),
     "tarcheck": Start("{}"),
-    "tardedup": Start("{} -o o.tar"),
-    "tardiff": Start("{} {}"),
+    "tardedup": Start("{} -o o.tar", DELIVERY),
+    "tardiff": Start("{} {}", DELIVERY),
     "tarcreate": Start("a.tsv -o o.tar", {"shlex", "string"}),
     "tarindex": Start("{} -o o.parquet", ANYTHING),
-    "tarfilter": Start("{} --share 0:1 -o o.tar"),
+    "tarfilter": Start("{} --share 0:1 -o o.tar", DELIVERY),
     "tarjoin": Start("{} --with a.tsv --left -o o.tar", {"threading"}),
     "tarmix": Start("1 {} -o o.tar"),
     "tarsort": Start("{} -o o.tar", {"threading"}),
-    "tarsplit": Start("{} -n 2 -o part", {"queue", "threading"}),
+    "tarsplit": Start("{} -n 2 -o part", {*DELIVERY, "queue", "threading"}),
     "tarproc": Start("{} -c true -o o.tar", {*PROCESSES, "ctypes"}),
     "tarjob": Start("-q --spec 1 -- true", PROCESSES),
     "tar2tsv": Start("{} -f cls -o o.tsv"),
