@@ -69,9 +69,10 @@ def check_output(
     *force*: an existing output may be replaced. *inputs*: URLs of the inputs. *single*: False if the name was made from
     a pattern for many outputs, so that it may look like one itself. *form*: the format that is written; None skips the
     check of the suffix. A command (`pipe:`) always passes.
-    Raises: StorageError if *url* exists as a regular file or an object (unless *force*), is one of the *inputs*, ends
-    with a slash (local), or has a scheme that can't be written, or if the server can't tell; UsageError if its name is
-    empty, has a number such as %06d (if *single*), the suffix of another format, or credentials.
+    Raises: StorageError if *url* exists as a regular file or an object (unless *force*), is one of the *inputs*, is a
+    local directory, ends with a slash (local), or has a scheme that can't be written, or if the server can't tell;
+    UsageError if its name is empty, has a number such as %06d (if *single*), the suffix of another format, or
+    credentials.
     """
     if not url:
         raise UsageError(NO_NAME)

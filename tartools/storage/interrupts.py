@@ -43,9 +43,9 @@ def defer_signals() -> Iterator[None]:
 def allow_signals() -> Iterator[None]:
     """Run handlers of signals at once in this block, although it is inside a block of `defer_signals`.
 
-    Signals that came before it are handled at its begin. For long waits, such as opening a fifo. The block must not
-    make files or processes that need cleanup. Outside a block of `defer_signals`, and in other threads than the main
-    one, it does nothing.
+    Of the signals that came before it, the first is handled at its begin, and the others are dropped. For long waits,
+    such as opening a fifo. The block must not make files or processes that need cleanup. Outside a block of
+    `defer_signals`, and in other threads than the main one, it does nothing.
     """
     if not _deferring or not _is_main_thread():
         yield
@@ -57,7 +57,9 @@ def allow_signals() -> Iterator[None]:
     try:
         for came, _ in _deferring:
             if came:
-                signal.raise_signal(came.pop(0))
+                number = came[0]
+                came.clear()
+                signal.raise_signal(number)
         yield
     finally:
         for number, handler in deferring.items():

@@ -176,10 +176,10 @@ def check_listed(urls: Iterable[str]) -> None:
 
 
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
-    """Check a local output, or stdout for "-", before anything is read. A directory passes: opening it fails.
+    """Check a local output, or stdout for "-", before anything is read.
 
     *inputs*: local URLs, and "-" for stdin. Raises: StorageError if *url* exists as a regular file (unless *force*), is
-    the same file as one of *inputs*, or ends with a slash.
+    the same file as one of *inputs*, is a directory, or ends with a slash.
     """
     if url != "-":
         _file_path(url)
@@ -195,9 +195,9 @@ def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
 
 
 def _file_path(url: str) -> str:
-    """Return the path of the output *url*. Raises: StorageError if it ends with a slash."""
+    """Return the path of the output *url*. Raises: StorageError if it ends with a slash or is a directory."""
     path = path_of(url)
-    if path.endswith("/"):
+    if path.endswith("/") or os.path.isdir(path):
         raise StorageError("is the name of a directory; name a file in it", url=url)
     return path
 

@@ -233,12 +233,12 @@ class DescribedColumn(FieldColumn):
 
         The columns are "jpg.width", "jpg.height", "jpg.format" and "jpg.broken" for the field jpg. An item is None if
         the table has neither size nor fault of the picture. The fault is None for a picture that is not broken; an
-        empty text in the table becomes "-". A format that is null becomes "None". Nothing is measured: *measure* is for
+        empty text in the table becomes "-", as a format that is null. Nothing is measured: *measure* is for
         the other kinds of columns.
         """
         rows = self.facts(PICTURE_COLUMNS, measure)
         return rows and [
-            (width, height, str(form), None, None if why is None else str(why or "-"))
+            (width, height, "-" if form is None else str(form), None, None if why is None else str(why or "-"))
             if why is not None or (isinstance(width, int) and isinstance(height, int))
             else None
             for width, height, form, why in (row or (None,) * len(PICTURE_COLUMNS) for row in rows)

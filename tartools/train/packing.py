@@ -106,13 +106,10 @@ def table_url(output: str, names: Numbering) -> str:
     """Return the URL of the table of the shards that `pack` writes to *output*, whose numbering is *names*.
 
     It is the part of a shard's URL before the number, without "-", "_" and "." at its end, with .parquet:
-    "d/a-%03d.tar" -> "d/a.parquet"; "samples.parquet" in the folder if no part of the base name comes before the
-    number.
+    "d/a-%03d.tar" -> "d/a.parquet"; "samples.parquet" in the folder if nothing but those comes before the number.
     """
-    base = names.prefix if has_number(output) else names.prefix.removesuffix("-")
-    if not base or base.endswith("/"):
-        return f"{base}samples.parquet"
-    return base.rstrip("-_.") + ".parquet"
+    base = (names.prefix if has_number(output) else names.prefix.removesuffix("-")).rstrip("-_.")
+    return f"{base}samples.parquet" if not base or base.endswith("/") else f"{base}.parquet"
 
 
 class _Packing:

@@ -23,6 +23,7 @@ TORCH_SOUNDS = SOUNDS - {"m4a"}  # suffixes that decode="torch" decodes; libsndf
 MAX_SOUND_BYTES = 1 << 30  # bytes of a decoded sound, or part; a small FLAC may have hours of silence
 SOUND_BLOCK_FRAMES = 1 << 16  # frames that are decoded at a time
 MAX_SOUND_FRAMES = 1 << 62  # libsndfile says more if a file does not say how many it has
+NO_LENGTH = "its header does not say how long it is"
 _LIBRARY_PREFIX = r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+"  # the name of our file object
 
 
@@ -98,7 +99,8 @@ class Sound(Clip):
         """Return (frames, rate) of the part to decode of the sound *file*: float32, [frames, channels], as stored.
 
         *size*: bytes of the file. *seed*: for `at="random"`; None draws. If the sound has to be resampled, the part has
-        one frame more than `seconds`. Raises: SampleError if it can't be decoded.
+        one frame more than `seconds`. Raises: SampleError if it can't be decoded, or has no length, unless `at` is
+        "begin".
         """
         try:
             with open_sound(file, size) as sound:
@@ -106,6 +108,8 @@ class Sound(Clip):
                 if self.seconds is not None:
                     spare = 0 if self.rate in (None, sound.samplerate) else 1  # resampling may round down
                     frames = self._count(sound.samplerate) + spare
+                    if self.at != "begin" and not has_known_length(sound):
+                        raise SampleError(f"{NO_LENGTH}: only at='begin' takes a part of it")
                     begin, count = self.offset(sound.frames - frames, seed), min(frames, sound.frames)
                 return read_frames(sound, begin, count), sound.samplerate
         except (TarToolsError, MemoryError):
@@ -169,13 +173,21 @@ def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
     return soundfile.SoundFile(file)
 
 
+def has_known_length(sound: soundfile.SoundFile) -> bool:
+    """True if the file of *sound* says how many frames it has; False for a FLAC file that was written to a pipe."""
+    return bool(sound.frames < MAX_SOUND_FRAMES)
+
+
 def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:
     """Return *count* frames of the open *sound* from frame *begin* on: float32, [frames, channels].
 
-    If the file does not say how many frames it has, fewer are returned where it ends. Raises: SampleError if it says
-    so, and has fewer, as a truncated file; and for more than 1 GiB decoded (MAX_SOUND_BYTES).
+    Raises: SampleError if the file has fewer than its header says, as a truncated one; if the header does not say how
+    many, and the file ends before *count*, since libsndfile fails there; and for more than 1 GiB decoded
+    (MAX_SOUND_BYTES).
     """
-    is_count_known = sound.frames < MAX_SOUND_FRAMES
+    import soundfile
+
+    is_count_known = has_known_length(sound)
     frame_bytes = 4 * sound.channels
     too_long = SampleError(
         f"it has more than {MAX_SOUND_BYTES >> 30} GiB decoded: take a part, as by tartools.train.Sound(seconds=10)"
@@ -187,7 +199,13 @@ def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarra
     blocks, total = [], 0
     while total < count:
         # a header may claim any length: memory is taken for frames that are there
-        block = sound.read(min(count - total, SOUND_BLOCK_FRAMES), dtype="float32", always_2d=True)
+        try:
+            block = sound.read(min(count - total, SOUND_BLOCK_FRAMES), dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError:
+            if is_count_known:
+                raise
+            advice = "so that its end can't be read: ffmpeg -i IN OUT writes one that does"
+            raise SampleError(f"{NO_LENGTH}, {advice}") from None
         if not len(block):
             break
         blocks.append(block)

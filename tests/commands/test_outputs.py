@@ -76,6 +76,24 @@ def test_suffixes_and_folders(line: tuple[str, tuple[str, ...]], inside: Inside)
         assert [path.name.partition(".")[0].partition("-")[0] for path in Path(f"new{suffix}/d").iterdir()] == ["x"]
 
 
+@pytest.mark.parametrize("key", [key for key in LINES if key[0] != "tarsplit"], ids="".join)  # that adds a number
+def test_a_directory_is_no_output(key: tuple[str, str], inside: Inside) -> None:
+    """It is refused before anything is read or written, also with -f, and not once the samples are sorted."""
+    pytest.importorskip("google.protobuf")
+    text, (suffix, *_) = LINES[key]
+    Path("a.tar").write_bytes(TAR)
+    Path("b.tsv").write_bytes(b"__key__\tx\n0\t1\n1\t1\n")
+    inside("tar2zip", "a.tar", "-o", "a.zip")
+    Path(f"d.{suffix}").mkdir()
+    before = {*Path().iterdir()}
+    for force in ([], ["-f"]):
+        name, *words = shlex.split(text.replace("OUT", f"d.{suffix}"))
+        option = [word.replace("-f", "--force") for word in force]
+        said = inside(name, *option, *words).failure(2 if load(name).trouble == 2 else 1)
+        assert said == f"{name}: d.{suffix}: is the name of a directory; name a file in it\n"
+        assert {*Path().iterdir()} == before
+
+
 FIELDS = ["tarcat", "tarpcat -p 1", "tarshow", "tar2jsonl", "tar2zip -o o.zip", "tar2parquet -o o.parquet"]
 FIELDS += ["tar2tfrecord -o o.tfrecord", "tar2tsv"]
 

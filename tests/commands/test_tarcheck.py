@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import gc
 import gzip
 import io
 import json
 import lzma
+import os
 import shutil
 import struct
 import subprocess
@@ -681,6 +683,18 @@ def test_a_payload_is_not_read_whole(check: Check, tmp_path: Path) -> None:
         file.write(entry(b"a.cls", b"1") + END)
     assert check("s.tar")["findings"] == []
     assert data(b"") == b""
+
+
+def test_a_failing_disk_is_reported_with_the_shard(
+    inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s.tar").write_bytes(changed(3, b"~", sample("a")) + sample("b") + END)
+
+    def fail(self: Any, count: int, position: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(walking.Walk, "read", fail)
+    assert inside("tarcheck", "s.tar").failure(1) == "tarcheck: s.tar: Input/output error\n"
 
 
 def test_much_damage_is_passed_over_in_small_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -733,6 +733,21 @@ def test_a_signal_ends_it_while_questions_are_answered(tmp_path: Path, run: Run)
             connection.close()
 
 
+@pytest.mark.parametrize("rows", [1, 200_000])  # the empty database does not fit, or its rows do not
+def test_a_full_disk_is_an_error_and_no_traceback(rows: int, tmp_path: Path, shell: Run) -> None:
+    (tmp_path / "data.tar").write_bytes(make_tar([("a.cls", b"1")]))
+    shell("tarindex data.tar -o one.parquet").output()
+    row = pyarrow.parquet.read_table(tmp_path / "one.parquet")
+    numbered = pyarrow.table({"x": [f"{n * n:x}" for n in range(rows)]})
+    for name in row.column_names:
+        numbered = numbered.append_column(name, pyarrow.concat_arrays([row.column(name).combine_chunks()] * rows))
+    pyarrow.parquet.write_table(numbered, tmp_path / "data.parquet")
+    (tmp_path / "tmp").mkdir()
+    done = shell(f"ulimit -f {1 if rows == 1 else 300}; tarshow --serve data.parquet --tmpdir tmp")
+    assert re.fullmatch(r"tarshow: DuckDB can't hold the rows: IO Error: .+\n", done.failure())
+    assert [*(tmp_path / "tmp").iterdir()] == []
+
+
 def test_a_signal_ends_it_while_rows_are_loaded(tmp_path: Path, run: Run) -> None:
     (tmp_path / "data.tar").write_bytes(make_data())
     run("tarindex", "data.tar", "-o", "data.parquet").output()

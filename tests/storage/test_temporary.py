@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,22 @@ def test_a_signal_that_was_deferred_ends_the_wait_before_it_begins(came: list[in
         with allow_signals():
             pytest.fail("it would wait")
     assert came == [signal.SIGTERM]
+
+
+def test_of_two_deferred_signals_the_first_is_handled(request: pytest.FixtureRequest) -> None:
+    """Also where its handler returns, at the begin of a block that allows signals and at the end of one that defers."""
+    came: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        old = signal.signal(number, lambda number, _: came.append(number))
+        request.addfinalizer(lambda number=number, old=old: signal.signal(number, old))
+    for is_allowed in (True, False):
+        with defer_signals():
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGTERM)
+            with allow_signals() if is_allowed else nullcontext():
+                assert came == [signal.SIGHUP] * is_allowed
+        assert came == [signal.SIGHUP]
+        came.clear()
 
 
 def test_after_the_wait_signals_are_deferred_again(came: list[int]) -> None:

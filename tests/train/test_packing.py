@@ -120,6 +120,13 @@ def test_a_shard_is_filled_to_its_last_byte(tmp_path: Path) -> None:
     assert [len(members_of(shard)) for shard in shards(tmp_path).values()] == [9, 3]
 
 
+@pytest.mark.parametrize(
+    ("output", "table"), [("a-%02d.tar", "a"), ("%02d.tar", "samples"), ("-%02d.tar", "samples"), ("a", "a")]
+)
+def test_the_table_is_named_as_the_shards(output: str, table: str, tmp_path: Path) -> None:
+    assert pack([{"a": 1}], f"{tmp_path}/{output}") == f"{tmp_path}/{table}.parquet"
+
+
 def test_labels_and_subsets_of_folders(folder: Folder, tmp_path: Path) -> None:
     folder.target_transform = "abc".__getitem__
     pack(Subset(Subset(folder, range(10, 30)), [3, 5]), str(tmp_path / "%02d.tar"))

@@ -248,6 +248,23 @@ def test_a_bomb_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         Sound().decode(bytes(claimed))
 
 
+def test_a_sound_that_does_not_say_its_length() -> None:
+    """FLAC that was written to a pipe has no count of frames: libsndfile decodes parts of it, and fails at its end."""
+    streamed = bytearray(ramp(20_000, "FLAC"))
+    streamed[21] &= 0xF0
+    streamed[22:26] = bytes(4)  # 36 bits of STREAMINFO: frames; 0: unknown
+    waveform, _ = Sound(seconds=0.5).decode(bytes(streamed))
+    assert (waveform.shape, begin_of(waveform)) == ((1, 4000), 0)
+    for how, said in (
+        (Sound(), r"so that its end can't be read: ffmpeg -i IN OUT writes one that does"),
+        (Sound(seconds=9), r"so that its end can't be read"),
+        (Sound(seconds=0.5, at="middle"), r"only at='begin' takes a part of it"),
+        (Sound(seconds=0.5, at="random"), r"only at='begin' takes a part of it"),
+    ):
+        with pytest.raises(SampleError, match=rf"its header does not say how long it is(, |: ){said}"):
+            how.decode(bytes(streamed))
+
+
 def test_without_soxr_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "soxr", None)
     Path("a.tar").write_bytes(make_tar([("k.wav", ramp(90))]))

@@ -310,13 +310,13 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
 
     layout = Layout(inputs)
     folder = private_directory(tmpdir)
+    path = os.path.join(folder, "rows.duckdb")
+    settings: dict[str, Any] = {
+        "memory_limit": MEMORY_LIMIT,
+        "threads": threads,
+        "temp_directory": os.path.join(folder, "spill"),
+    }
     try:
-        path = os.path.join(folder, "rows.duckdb")
-        settings: dict[str, Any] = {
-            "memory_limit": MEMORY_LIMIT,
-            "threads": threads,
-            "temp_directory": os.path.join(folder, "spill"),
-        }
         with contextlib.closing(duckdb.connect(path, config=settings)) as database:
             columns = wait_for(lambda: _fill(database, inputs, layout, account), database.interrupt)
         settings["max_temp_directory_size"] = SPILL_LIMIT
@@ -325,8 +325,10 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
             locked.execute(setting)
         os.unlink(path)  # it stays open, and goes with this process, however that ends
         return RowIndex(locked, folder, inputs.rows, layout, columns)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, duckdb.Error):  # a full disk, or too little memory
+            raise StorageError(f"DuckDB can't hold the rows: {_first_lines(error)}") from None
         raise
 
 
@@ -366,10 +368,8 @@ def wait_for(work: Callable[[], Result], interrupt: Callable[[], object]) -> Res
 def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) -> list[IndexColumn]:
     """Read the rows of *inputs* into *database*, a connection of DuckDB; return the columns that a person sees.
 
-    Raises: StorageError without rows, or if DuckDB can't hold them; the errors of reading *inputs*.
+    Raises: StorageError without rows; duckdb.Error if DuckDB can't hold them; the errors of reading *inputs*.
     """
-    import duckdb
-
     failures: list[BaseException] = []
     loaded = 0
 
@@ -392,10 +392,10 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
     database.register("incoming", reader)
     try:
         database.execute(f"CREATE TABLE {ROWS_TABLE} AS SELECT * FROM incoming")  # noqa: S608
-    except duckdb.Error as error:
+    except Exception:
         if failures:
             raise failures[0] from None
-        raise StorageError(f"DuckDB can't hold the rows: {_first_lines(error)}") from None
+        raise
     database.unregister("incoming")
     return _columns(database, layout)
 

@@ -27,7 +27,7 @@ from tartools.storage.checks import probe
 from tartools.storage.local import canonical_name
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.split import parse_part, shard_pattern, split_part_advice
-from tartools.storage.streams import chunks
+from tartools.storage.streams import chunks, translate_os_errors
 from tartools.storage.url import parts_of
 from tartools.tables.schema import PARQUET_MAGIC, is_table
 
@@ -171,7 +171,7 @@ class InputsToCheck:
         findings about special members.
         """
         reading, damage = self.reading, None
-        with closing(self.stream(number, Account(lambda _: None))) as stream:
+        with closing(self.stream(number, Account(lambda _: None))) as stream, translate_os_errors(self.urls[number]):
             file = stream.file
             if file is None or stream.start:
                 file = scratch_file(reading.tmpdir)  # closed when no sample is in it any more
