@@ -127,21 +127,28 @@ class FieldColumn:
         changed.
         """
         from tartools.samples.encoding import split_codec
-        from tartools.samples.payloads import unpack
 
         payloads = self.payloads(max_bytes)
         if max(self.sizes) > max_bytes:
             payloads = [payload for payload, size in zip(payloads, self.sizes, strict=True) if size <= max_bytes]
+        counted: Iterable[tuple[bytes, int]] = Counter(map(bytes, payloads)).items()
+        if split_codec(self.name)[1] is not None:
+            counted = ((self._unpack(payload, max_bytes), count) for payload, count in counted)
         counts: dict[str, int] = {}
-        is_packed = split_codec(self.name)[1] is not None
-        for payload, count in Counter(map(bytes, payloads)).items():
-            content = payload
-            if is_packed:
-                with suppress(ValueError):
-                    content = unpack(self.name, payload)
-            value = decode_name(content if len(content) <= max_bytes else payload).removesuffix("\n")
+        for content, count in counted:
+            value = content.decode("utf-8", "surrogateescape").removesuffix("\n")
             counts[value] = counts.get(value, 0) + count
         return counts
+
+    def _unpack(self, payload: bytes, max_bytes: int) -> bytes:
+        """Return *payload* decompressed; unchanged if it is damaged, or has more than *max_bytes* bytes then."""
+        from tartools.samples.payloads import unpack
+
+        with suppress(ValueError):
+            content = unpack(self.name, payload)
+            if len(content) <= max_bytes:
+                return content
+        return payload
 
     def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
         """Return the result of `measure(member)` for each member: a tuple like (width, height, format, mode, fault).

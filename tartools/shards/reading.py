@@ -358,7 +358,7 @@ class ShardStream:
         self, url: str, account: Account, open_input: Input | None = None, sums: "ListedSums | None" = None
     ) -> None:
         self._input: Input | None = open_input or storage.open_read(url)
-        self._parts = self._input if isinstance(self._input, SplitInput) else None
+        self._parts = self._input if type(self._input) is SplitInput else None  # isinstance of a protocol is slow
         self._sums = sums
         self._hashed: HashedInput | None = None
         if sums is not None and self._parts is not None:

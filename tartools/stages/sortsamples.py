@@ -122,12 +122,8 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
     encode, encode_key = sortkeys.make_encoder(order), sortkeys.make_key_encoder(order)
     for batch in batches:
         location = None if encode_key is None else files.location_of(batch)
-        combinations = [] if location is None else batch.combinations()
-        if (
-            location is None
-            or encode_key is None
-            or (order.by_key and any(same.has_repeated_field for same in combinations))
-        ):
+        combinations = batch.combinations() if location is not None and order.by_key else []  # else none is joined
+        if location is None or encode_key is None or any(same.has_repeated_field for same in combinations):
             for sample in batch:
                 yield record_of_sample(sample, encode(sample, position), order, files).pack(position)
                 position += 1
