@@ -213,10 +213,12 @@ def update_command_list(text: str, name: str, summaries: Mapping[str, str]) -> s
 def update_types(page: str) -> str:
     """Return *page*, the roff of tartools(7), with the suffixes of each kind of field written between its two marks.
 
-    These are comments: "types of files" and "end of types of files".
+    These are comments: "types of files" and "end of types of files". Raises: ValueError if there is no such mark.
     """
     head, begin, tail = page.partition('.\\" types of files\n')
     end = '.\\" end of types of files\n'
+    if end not in tail:
+        raise ValueError(f"tartools.7 has no lines {begin!r} and {end!r}")
     kinds = ("Pictures", PICTURES), ("Sounds", SOUNDS), ("Videos", VIDEOS), ("Arrays", ARRAYS), ("Text", TEXTS)
     lines = [*_definition_list((kind, " ".join(sorted(suffixes))) for kind, suffixes in kinds), ".PP"]
     return head + begin + "\n".join(lines) + "\n" + end + tail.partition(end)[2]

@@ -11,7 +11,7 @@ from tartools.samples.batch import Batch
 from tartools.shards.dataset import DataSet
 from tartools.shards.passes import Pass
 from tartools.shards.reading import Reading, chain_shards, close_at_end
-from tartools.tables.schema import is_table_name
+from tartools.storage.outputformats import is_table_name
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:

@@ -64,7 +64,7 @@ from zipfile import ZipFile
 from tartools import cli, errors, storage
 from tartools.cli import Option
 from tartools.commands._report import print_facts
-from tartools.errors import SampleError, StorageError, TarToolsError, UsageError
+from tartools.errors import NotFoundError, SampleError, StorageError, TarToolsError, UsageError
 from tartools.formats import zipfiles
 from tartools.formats.plan import build_samples
 from tartools.samples.account import Account, Phase
@@ -382,7 +382,10 @@ def places_on_server(
     chosen_urls, free_bytes = [], data.size
     for url in urls:
         chosen_urls.append(url)
-        free_bytes -= (next(ls(url)).size or 0) if kind == TAR_FORM else 0
+        if kind == TAR_FORM:
+            if (listed := next(ls(url), None)) is None:
+                raise NotFoundError("no such object", url=url)
+            free_bytes -= listed.size or 0
         if free_bytes <= 0:  # the first shards, up to these bytes
             break
     if kind in (LOOSE_FORM, ZIP_FORM):

@@ -265,7 +265,7 @@ def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destinat
 
     Raises: UsageError for stdout or a table; StorageError if an output exists (without --force), or is an input.
     """
-    if not repair.output:
+    if repair.output is None:
         return None
     from tartools.stages.checking.fixing import destinations  # only --fix needs what writes shards
 

@@ -148,7 +148,7 @@ def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
     """Raise UsageError if options exclude or need each other, or *source* is not two data sets (without --digest)."""
     used_options = [
         f"--{name.replace('_', '-')}"
-        for name in ("list_keys", "json", "unordered", "output")
+        for name in ("list_keys", "json", "unordered", "output", "sums")
         if getattr(options, name) not in (None, False)
     ]
     if options.digest:

@@ -77,8 +77,8 @@ from tartools.shards.writing import write_batches
 from tartools.stages import select
 from tartools.stages.joining.partners import RowOptions, check_no_rows, make_second, read_second
 from tartools.storage.expand import expand
+from tartools.storage.outputformats import is_table_name
 from tartools.storage.url import Url
-from tartools.tables.schema import is_table_name
 from tartools.tar.groups import Need
 
 TWO_INPUTS_HINT = (

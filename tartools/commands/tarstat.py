@@ -166,10 +166,9 @@ def shards_of(urls: Sequence[str], shard_urls: Collection[str]) -> Sequence[str]
     """Return the URLs of all shards: *urls* without the tables among them, then the shards that these list.
 
     *shard_urls*: all shards whose samples were counted, those that tables list included. Without a table the result is
-    *urls*.
+    *urls*. What can't be read twice (stdin) counts as a table if it is no shard itself and there are listed ones.
     """
     listed = [url for url in shard_urls if url not in urls]
-    if not listed:
-        return urls
-    read = [url for url in urls if url in shard_urls or (storage.is_repeatable(url) and not is_table(url))]
-    return [*read, *listed]
+    empty = [url for url in urls if url not in shard_urls]
+    tables = {url for url in empty if (is_table(url) if storage.is_repeatable(url) else listed)}
+    return [*(url for url in urls if url not in tables), *listed]

@@ -272,11 +272,13 @@ def is_broken_link(entry: os.DirEntry[bytes]) -> bool:
 def kind_of_entry(entry: os.DirEntry[bytes], follow: bool) -> str:
     """Return the kind of *entry*, neither a regular file nor a folder: "symbolic link", "fifo", "socket" or "device".
 
-    *follow*: True if links are followed: then a link is a "broken symbolic link".
+    *follow*: True if links are followed: then the kind is that of the link's target, or "broken symbolic link".
     """
-    mode = entry.stat(follow_symlinks=False).st_mode
-    link = "broken symbolic link" if follow else SYMBOLIC_LINK
-    kinds = ((stat.S_ISLNK, link), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
+    try:
+        mode = entry.stat(follow_symlinks=follow).st_mode
+    except OSError:
+        return "broken symbolic link"
+    kinds = ((stat.S_ISLNK, SYMBOLIC_LINK), (stat.S_ISFIFO, "fifo"), (stat.S_ISSOCK, "socket"))
     return next((kind for test, kind in kinds if test(mode)), "device")
 
 

@@ -121,14 +121,14 @@ class _Matcher:
         self._row_of: dict[int, str] = {}  # sample -> place of the row that has it
         self._extra: set[int] = set()  # samples with a file that is a further one of a row
         self._by_file: dict[str, int] = {}
-        self._forms: dict[str, str] = {}  # names in Unicode form NFC, where that differs
+        self._by_form: dict[str, str] = {}  # Unicode form NFC of a name -> the name
         for number, sample in enumerate(planned):
             for part in sample.parts:
                 if part.url is not None:
                     name = self._path(part)
                     self._by_file[name] = number
                     if not name.isascii():
-                        self._forms[to_nfc(os.fsencode(name)).decode("utf-8", "surrogateescape")] = name
+                        self._by_form[_nfc_of(name)] = name
         top, inside = os.path.abspath(folder.path), os.path.abspath(os.path.dirname(table.url) or ".")
         within = os.path.relpath(inside, top)
         self._bases = [""] if within == "." or within.startswith("..") else [within, ""]
@@ -175,15 +175,17 @@ class _Matcher:
     def _find_sample(self, name: str) -> int | None:
         """Return the number of the planned sample with the file that the table calls *name*; None if none has it."""
         for path in self._candidates(name):
-            path = path if path in self._by_file else self._forms.get(path, path)
-            if path in self._by_file:
-                return self._by_file[path]
+            if (file := self._name_in_folder(path)) is not None:
+                return self._by_file[file]
         return None
+
+    def _name_in_folder(self, path: str) -> str | None:
+        """Return the path of the file with the name *path* in any Unicode form; None if there is none."""
+        return path if path in self._by_file else self._by_form.get(_nfc_of(path))
 
     def _is_file(self, part: PlannedMember, name: str) -> bool:
         """True if *name*, of the table, names the file of *part*; False if *part* has no file."""
-        candidates = self._candidates(name)
-        return part.url is not None and self._path(part) in (*candidates, *(self._forms.get(c) for c in candidates))
+        return part.url is not None and self._path(part) in map(self._name_in_folder, self._candidates(name))
 
     def unused_files(self) -> list[str]:
         """Return the paths, relative to the folder, of all files in samples that no row has named so far.
@@ -192,6 +194,11 @@ class _Matcher:
         """
         rest = (s for n, s in enumerate(self._samples) if n not in self._row_of and n not in self._extra)
         return [self._path(part) for sample in rest for part in sample.parts if part.url is not None]
+
+
+def _nfc_of(name: str) -> str:
+    """Return *name* in Unicode form NFC, with surrogates for bytes that are not UTF-8."""
+    return to_nfc(os.fsencode(name)).decode("utf-8", "surrogateescape")
 
 
 class _RowFields:
@@ -277,7 +284,8 @@ def _add_fields(
     """Return the sample of the files *parts* with the fields of *row*, number *index* (from 0) of *table*.
 
     Its members are sorted by field. Its key is the row's value in `key_column`, else what `keys` makes, else its
-    `__key__`, else the key of the files. Raises: SampleError for a missing or bad key, a bad field, or a field twice.
+    `__key__`, else the key of the files. Raises: SampleError for a missing or bad key, a bad field, a field
+    twice, or fields for a file without a suffix.
     """
     key = split_path(parts[0].path)[0]
     if table.key_column is not None or (table.keys is None and "__key__" in row.values):
@@ -296,8 +304,11 @@ def _add_fields(
         raise SampleError(
             f"a file and a column, or two columns, are for the field {twice!r} (-f 'new=old' renames one)"
         )
-    (sample,) = group_parts(members, table.url)
-    return sample
+    samples = list(group_parts(members, table.url))
+    if len(samples) > 1:  # a member without a field is a sample of its own
+        name = os.fsdecode(members[0].path)
+        raise SampleError(f"the file {name!r} has no suffix, so that no field of the row can join it: rename it")
+    return samples[0]
 
 
 def _key_text(row: Row, name: str) -> str:

@@ -140,12 +140,14 @@ def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots)
 
     It is one of the values, or made by `choice.keys` of several or of the number. *dots*: the dot that ends a key that
     is a file name, "first" or "last"; None: the only one, before a known suffix.
-    Raises: SampleError if a value that it is made of is missing or null, a list or an object; for a single value also
-    if it is true or false, or has a lone surrogate.
+    Raises: SampleError if a value that it is made of is missing or null, a list or an object, or has a lone surrogate;
+    for a single value also if it is true or false.
     """
     name = choice.key_in(values)
     if name is None:
-        return choice.keys(index, lambda column: key_text(values[column], column))
+        key = choice.keys(index, lambda column: key_text(values[column], column))
+        _encode_utf8(key)
+        return key
     key = values[name]
     if not isinstance(key, str):
         raise SampleError(f"the key is {compact_json(key)}, and must be text or a number")

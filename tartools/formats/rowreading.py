@@ -114,11 +114,13 @@ def texts_of_values(line: str) -> dict[str, str]:
 def _parquet_rows(url: str) -> Iterator[Row]:
     """Yield the rows of the Parquet file *url*; null is no value.
 
-    Raises: SampleError for a value that can't be read, such as a picture that is only a path; TarFormatError for a
-    damaged file; StorageError.
+    Raises: SampleError for a value that can't be read, such as a picture that is only a path, and for two columns of
+    one name; TarFormatError for a damaged file; StorageError.
     """
     with open_parquet(url, seekable.open_seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
         table.check_names()
+        if twice := next((name for name in table.names if table.names.count(name) > 1), None):
+            raise SampleError(f"two columns are called {twice!r}", url=url)
         first = 1
         for batch in read_small_batches(table, table.names):
             names = batch.schema.names
@@ -218,13 +220,16 @@ def _name_categories(annotation: dict[str, Any], categories: dict[Any, str], url
 
     `category` is also added to the segments of panoptic files. *categories*: id -> name.
 
-    Raises: SampleError, naming the file *url*, for an id that is not in *categories*.
+    Raises: SampleError, naming the file *url*, for an id that is not in *categories*, and a segment that is no object.
     """
     result = {name: value for name, value in annotation.items() if name != "image_id"}
     if "category_id" in result:
-        if result["category_id"] not in categories:
-            raise SampleError(f"no category has the id {result['category_id']!r}, which an annotation names", url=url)
-        result["category"] = categories[result["category_id"]]
+        category = result["category_id"]
+        if not isinstance(category, (str, int)) or category not in categories:
+            raise SampleError(f"no category has the id {json.dumps(category)[:60]}, which an annotation names", url=url)
+        result["category"] = categories[category]
     if isinstance(segments := result.get("segments_info"), list):  # of panoptic files
+        if not all(isinstance(segment, dict) for segment in segments):
+            raise SampleError("not a COCO file: an item of 'segments_info' is no object", url=url)
         result["segments_info"] = [_name_categories(segment, categories, url) for segment in segments]
     return result

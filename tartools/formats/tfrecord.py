@@ -23,7 +23,7 @@ from tartools.samples.columnfields import ChosenColumns, EmptyRows, with_key_col
 from tartools.samples.filekeys import Dots, sample_key
 from tartools.samples.rowchoice import RowChoice, key_text
 from tartools.samples.sample import Sample, failure_of, make_path
-from tartools.samples.values import absent_field_error, comma_advice, field_list
+from tartools.samples.values import absent_field_error, comma_advice, field_list, require_safe_key
 from tartools.storage.streams import Input, Stream, check_whole, stream_file
 from tartools.tar.compression import Codec, DecompressedStream, Decompressor, PrependedStream, codec_of, first_bytes
 
@@ -197,7 +197,7 @@ class Examples:
             return sample_key(values[str(name)], self._dots).decode("utf-8", "surrogateescape")
         if self._choice.keys.columns:
             self._choice.key_in(values)
-        return self._choice.keys(self._index, lambda name: key_text(values[name], name))
+        return require_safe_key(self._choice.keys(self._index, lambda name: key_text(values[name], name)))
 
     def _features(self, record: bytes) -> Any:
         """Return a mapping of the features in *record*: name -> `tf.train.Feature`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import marshal
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,6 +14,7 @@ from tartools.formats.parquetvalues import encode_column
 from tartools.samples import columnfields
 from tartools.samples.columnfields import RowFormat, pack_row
 from tartools.samples.kinds.arrays import NPY_MAGIC
+from tartools.samples.payloads import parse_json
 from tartools.storage.scratch import reopen_scratch, scratch_file
 from tartools.tables import schema
 from tartools.tables.facts import typed_value
@@ -74,12 +74,17 @@ def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any
     """Return the values of the row *packed* by column; an empty cell is no value.
 
     *packed*: marshalled pairs (field, payload), or the payload of the field *single*. *form*: tsv, csv or jsonl.
-    Raises: SampleError for a value that is not UTF-8.
+    Raises: SampleError for a value that is not UTF-8, text in a field for JSON, or two fields for one column.
     """
     fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
-    return dict(
-        _column_value(name.decode("utf-8", "surrogateescape"), payload, form) for name, payload in fields if payload
-    )
+    values: dict[str, Any] = {}
+    for name, payload in fields:
+        if payload:
+            column, value = _column_value(name.decode("utf-8", "surrogateescape"), payload, form)
+            if column in values:
+                raise SampleError(f"two values of one row are for the column {column!r}")
+            values[column] = value
+    return values
 
 
 def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
@@ -87,7 +92,8 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
 
     In JSON lines, a payload in NumPy's format is a list, and a field with the suffix json a list or object: the column
     is called without the suffix npy or json. Any other value is an int or float if it has the form of a number in JSON
-    (7, 0.5, not 007) and is below 2**63, or else text. Raises: SampleError for a value that is not UTF-8.
+    (7, 0.5, not 007) and is below 2**63, or else text. Raises: SampleError for a value that is not UTF-8, and for
+    text in JSON lines in a field with the suffix json.
     """
     if form == "jsonl" and payload.startswith(NPY_MAGIC):
         import numpy as np
@@ -98,7 +104,10 @@ def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
     except UnicodeDecodeError:
         raise SampleError(f"the column {name!r} has a value that is not text, which a table can't hold") from None
     if form == "jsonl" and name.endswith(".json"):
-        return name.removesuffix(".json"), json.loads(text)
+        try:
+            return name.removesuffix(".json"), parse_json(payload)
+        except ValueError:
+            raise SampleError(f"the column {name!r} has text, and must have lists or objects") from None
     return name, typed_value(text)
 
 

@@ -249,7 +249,8 @@ def _serve(pipe: Connection) -> None:
 def _describe_exit(status: int | None) -> str:
     """Return how a process ended, for a message: "killed by SIGKILL" for *status* -9, "ended with status 1" for 1."""
     if status is not None and status < 0:
-        return f"killed by {signal.Signals(-status).name}"
+        number = -status
+        return f"killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
     return f"ended with status {status}"
 
 

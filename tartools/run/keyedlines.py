@@ -62,11 +62,14 @@ class KeyedLines:
         for descriptor in (fd, self._ours):
             poll.register(descriptor, select.POLLIN)
         end = None if seconds is None else time.monotonic() + seconds
-        while ready := poll.poll(None if end is None else max(0.0, end - time.monotonic()) * 1000):
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            ready = poll.poll(None if left is None else left * 1000)
             if any(number == fd for number, _ in ready):
                 return True
+            if not ready or left == 0:  # also if there is always more to print
+                return False
             self._relay(key)
-        return False
 
     def flush(self, key: bytes) -> None:
         """Print the output that is in the pipe, also an unfinished last line, behind *key*."""

@@ -103,7 +103,10 @@ def last_log_line(task: SampleTask) -> str:
 
     Only the last 4096 bytes of the log are looked at.
     """
-    file = scratch.open_file(task.log) if task.log else None
+    try:
+        file = scratch.open_file(task.log) if task.log else None
+    except FileNotFoundError:  # no command was started
+        return ""
     if file is None:
         return ""
     with file:
@@ -202,7 +205,7 @@ class _ResultReader:
             raise SampleFailedError(f"it has no fields, so {path_text(field)!r} would not read back as its log")
         member = self._make_member(sample.raw_key, field, self._task.log, new=True)
         if split_codec(path_text(field))[1] is not None:
-            member = tar.new_member(member.path, text_payload(field, member.read()))
+            member = tar.new_member(member.path, text_payload(member.path, member.read()))
         return sample.with_members([*sample.members, member])
 
     def _list_fields(self, folder: bytes) -> dict[bytes, bytes]:

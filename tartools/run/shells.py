@@ -46,9 +46,12 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
     if os.path.isfile(path) and os.access(path, os.R_OK):
         return [program, path]
     try:
-        return [program, "-c", os.fsdecode(storage.read_content(path))]
+        text = os.fsdecode(storage.read_content(path))
     except StorageError as error:
         raise StorageError(f"cannot read the script: {error.message}", url=script) from error
+    if "\0" in text:
+        raise StorageError("the script has a NUL byte, which no shell takes", url=script)
+    return [program, "-c", text]
 
 
 class Shells:

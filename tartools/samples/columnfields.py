@@ -3,11 +3,12 @@
 import marshal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from tartools.errors import SampleError, several
 from tartools.samples.account import Account
-from tartools.samples.encoding import ENCODERS, text_payload
+from tartools.samples.encoding import ENCODERS, split_codec, text_payload
 from tartools.samples.filekeys import Dots, key_of_file
 from tartools.samples.filetypes import suffix_of
 from tartools.samples.sample import make_path
@@ -63,6 +64,7 @@ class ChosenColumns(NamedTuple):
         A word that names no column is skipped: `missing_words` lists these words. Raises: SampleError if two columns
         become one field, by names after `fold`.
         """
+        dropped = set(map(self.fold, self.excluded_names))
         if self.words is None:
             hidden = "__" if self.skip_underscored else "\0"
             chosen = [(place, name) for name, place in columns.items() if not name.startswith(hidden)]
@@ -70,11 +72,11 @@ class ChosenColumns(NamedTuple):
             folded = {self.fold(name): (place, name) for name, place in reversed(list(columns.items()))}
             chosen = []
             for choices, new in self.words:
-                pairs = ((columns[c], c) if c in columns else folded.get(self.fold(c)) for c in choices)
+                wanted = [c for c in choices if self.fold(c) not in dropped]
+                pairs = ((columns[c], c) if c in columns else folded.get(self.fold(c)) for c in wanted)
                 place, name = next((pair for pair in pairs if pair is not None), (-1, ""))
                 if place >= 0:
                     chosen.append((place, new or name))
-        dropped = set(map(self.fold, self.excluded_names))
         names = {place: name for name, place in columns.items()}
         chosen = [(place, field) for place, field in chosen if self.fold(names[place]) not in dropped]
         fields = [self.fold(field) for _, field in chosen]
@@ -97,7 +99,9 @@ def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
 
     It is added at the end; else *words* is returned. *words*: as in `ChosenColumns`; None, for all columns, stays None.
     """
-    if words is None or "__key__" not in names or any((new or choices[0]) == "__key__" for choices, new in words):
+    if words is None or "__key__" not in names:
+        return words
+    if any((new or next((c for c in choices if c in names), "")) == "__key__" for choices, new in words):
         return words
     return [*words, (("__key__",), None)]
 
@@ -127,18 +131,19 @@ def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Return *name* with *suffix* as its last part: added, unless it is that already.
+    """Return *name* with *suffix* as its last part: added, unless it is that already, before the suffix of a codec.
 
-    >>> with_suffix("emb", "npy"), with_suffix("emb.npy", "npy"), with_suffix("npy", "npy")
-    ('emb.npy', 'emb.npy', 'npy')
+    >>> with_suffix("emb", "npy"), with_suffix("emb.npy.gz", "npy"), with_suffix("npy", "npy")
+    ('emb.npy', 'emb.npy.gz', 'npy')
     """
-    return name if suffix_of(name) == suffix else f"{name}.{suffix}"
+    return name if suffix_of(split_codec(name)[0]) == suffix else f"{name}.{suffix}"
 
 
 def npy_payload(values: object) -> bytes | None:
     """Return *values*, lists of numbers or an array, as a .npy file.
 
-    None if they are no real numbers (booleans are none), some need over 64 bits, or rows differ in length.
+    None if they are no real numbers (booleans are none), some need over 64 bits, rows differ in length, or whole
+    numbers among others would lose digits as floats.
     """
     import numpy as np
 
@@ -148,7 +153,19 @@ def npy_payload(values: object) -> bytes | None:
         return None
     if array.dtype.kind not in "iuf":
         return None
+    if isinstance(values, (list, tuple)):
+        numbers: Any = values
+        for _ in range(array.ndim - 1):
+            numbers = list(chain.from_iterable(numbers))
+        types = set(map(type, numbers))
+        if bool in types or (array.dtype.kind == "f" and int in types and not all(map(_is_exact_float, numbers))):
+            return None
     return ENCODERS["npy"](array)
+
+
+def _is_exact_float(number: object) -> bool:
+    """True unless *number* is an int that a float64 can't hold, such as 2**53 + 1."""
+    return not isinstance(number, int) or int(float(number)) == number
 
 
 class EmptyRows:

@@ -115,6 +115,8 @@ def _encode_npz(value: object) -> bytes:
 
     One array gets the name `arr_0`.
     """
+    from zipfile import ZIP_DEFLATED, ZipFile
+
     import numpy as np
 
     values = value if isinstance(value, Mapping) else {"arr_0": value}
@@ -122,7 +124,10 @@ def _encode_npz(value: object) -> bytes:
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
         raise TypeError(f"{objects[0]!r} is an array of objects, which would be pickled")
     file = io.BytesIO()
-    np.savez_compressed(file, **arrays)
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:  # np.savez loses an array with the name of a parameter of it
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
     return file.getvalue()
 
 

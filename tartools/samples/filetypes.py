@@ -108,7 +108,8 @@ BRANDS = {  # brand of an MPEG-4 file, at byte 8 (ISO/IEC 14496-12, 4.3); "" is 
     b"qt  ": FileType(_MPEG4, VIDEO, ("mov",), (), "video, QuickTime"),
     b"": FileType(_MPEG4, VIDEO, ("m4v", "mp4"), (), "video, MP4"),
 }
-BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip", b"styp")  # of MPEG-4, at byte 4
+BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"wide", b"skip", b"styp")  # of MPEG-4, at byte 4, behind the size
+LARGE_BOXES = (b"moov", b"mdat")  # may have 16 MiB or more; of another box the first byte is 0, which text never has
 
 # first suffix of a type of files -> Content-Type for a browser (RFC 6838): never markup, nor pictures with scripts
 CONTENT_TYPES = {
@@ -150,7 +151,7 @@ def type_of_file(head: bytes) -> FileType | None:
     >>> type_of_file(b"GIF89a...").what, type_of_file(b"RIFF....WAVEfmt ").suffixes, type_of_file(b"hello")
     ('a GIF picture', ('wav',), None)
     """
-    if head[4:8] in BOXES:
+    if head[4:8] in BOXES and (head[:1] == b"\0" or head[4:8] in LARGE_BOXES):
         return BRANDS.get(head[8:12] if head[4:8] == b"ftyp" else b"", BRANDS[b""])
     if head[:4] in (b"RIFF", b"RF64"):
         return RIFFS.get(head[8:12])

@@ -127,7 +127,7 @@ def _listed_samples(head: bytes, frame: Mp3Frame) -> int | None:
     if head[36:40] == b"VBRI":
         return int.from_bytes(head[50:54], "big") * frame.samples
     tag = head[frame.side_bytes :]
-    if tag[:4] not in (b"Xing", b"Info") or not tag[7] & 1:
+    if tag[:4] not in (b"Xing", b"Info") or len(tag) < 12 or not tag[7] & 1:
         return None
     samples = int.from_bytes(tag[8:12], "big") * frame.samples
     flags = tag[7]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tartools.errors import UsageError
 from tartools.shards.passes import Outputs, Pass, PassInputs, SamplePass
 from tartools.shards.writing import NO_LIST
-from tartools.tables.schema import is_table_name
+from tartools.storage.outputformats import is_table_name
 
 if TYPE_CHECKING:
     from tartools.storage.checksums import OutputSums

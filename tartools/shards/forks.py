@@ -173,6 +173,7 @@ class ForkedStream(Stream):
         self._left = 0  # bytes of the record that is being read
         self._last = 0  # what the header of the last record has, once it was read
         self._ended = False
+        self._failure: BaseException | None = None  # how the stream ended, if not as it should
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
@@ -194,7 +195,13 @@ class ForkedStream(Stream):
             self._left -= received
             count += received
         if not count and not self._ended:
-            self._finish(child)
+            try:
+                self._finish(child)
+            except BaseException as error:
+                self._failure = error
+                raise
+        elif not count and self._failure is not None:  # who reads on must not take the failure for the end
+            raise self._failure
         return count
 
     def close(self) -> None:

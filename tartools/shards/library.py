@@ -66,14 +66,15 @@ def read(
     """
     patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
-    reading = Reading(Strictness(lax, skip_special), last_dot=is_last_dot(dots))
+    reading, account = Reading(Strictness(lax, skip_special), last_dot=is_last_dot(dots)), Account()
     if check_sums is None:
-        return _samples_of_one_process(read_batches(expanded, Account(), reading))
+        return _samples_of_one_process(read_batches(expanded, account, reading), account)
     from tartools.storage.checksums import ListedSums
 
     sums = ListedSums(name_of(check_sums))
     sums.require(expanded)
-    return _samples_of_one_process(_compare_sums(read_batches(expanded, Account(), reading._replace(sums=sums)), sums))
+    batches = read_batches(expanded, account, reading._replace(sums=sums))
+    return _samples_of_one_process(_compare_sums(batches, sums), account)
 
 
 def _compare_sums(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]:
@@ -88,11 +89,11 @@ def _compare_sums(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]
         sums.check()
 
 
-def _samples_of_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
+def _samples_of_one_process(batches: Iterator[Batch], account: Account) -> Iterator[Sample]:
     """Yield the samples of *batches* one by one, in the process that takes the first of them.
 
-    Raises RuntimeError in another process, such as a fork: two processes would share the position in the file, and each
-    would get parts of samples.
+    At the end *account* reports the members that became no samples. Raises RuntimeError in another process, such as a
+    fork: two processes would share the position in the file, and each would get parts of samples.
     """
     process = _processes[-1]
     with close_at_end(batches):
@@ -104,6 +105,7 @@ def _samples_of_one_process(batches: Iterator[Batch]) -> Iterator[Sample]:
                         "this iterator was begun in another process, which reads on from the same files: "
                         "call tartools.read in each process"
                     )
+    account.report_members()
 
 
 def write(

@@ -38,7 +38,7 @@ from tartools.shards.reading import (
 )
 from tartools.shards.snapshot import Snapshot
 from tartools.shards.writing import Batches, Destination, write_batches, write_samples
-from tartools.tables.schema import is_table_name
+from tartools.storage.outputformats import PARQUET_MAGIC, is_table_name
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:
@@ -440,7 +440,6 @@ class SamplePass(Pass[Sample]):
         if not self.urls or not all(map(is_table_name, self.urls)):
             return False
         from tartools.storage.checks import probe_all
-        from tartools.tables.schema import PARQUET_MAGIC
 
         return all(probe.first == PARQUET_MAGIC for probe in probe_all(self.urls).values())
 

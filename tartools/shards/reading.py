@@ -15,9 +15,9 @@ from tartools.errors import StorageError, TarFormatError, TarToolsError, is_comm
 from tartools.samples.account import Account, RepeatedKeyDetector
 from tartools.samples.batch import Batch
 from tartools.samples.sample import Sample
+from tartools.storage.outputformats import PARQUET_MAGIC
 from tartools.storage.split import SplitInput, archive_of, split_part_advice
 from tartools.storage.streams import Input, Stream, check_input_file, skip
-from tartools.tables import schema
 from tartools.tar import ContiguousGroups, Need, Parsed, ScatteredGroup, Special
 from tartools.tar.compression import DecompressedStream, StoredBytes, decompress_stream
 from tartools.tar.groups import FOREIGN_PREFIX, MACOS_METADATA
@@ -204,7 +204,6 @@ def shard_batches(
                     raise StorageError(COMPRESSED_HINT, url=url)
                 yield batch
         except TarFormatError as error:
-            account.check()  # what looks like damage may be two versions of a file
             explain_damage(error, url, opened)
             raise
     if until is None:
@@ -215,8 +214,11 @@ def explain_damage(error: TarFormatError, url: str, stream: Input) -> None:
     """Add to the message of *error*, of reading *stream*, where in an archive of several parts the damage is.
 
     *url*: of the shard. Only for an archive that was split, whose parts are read as one input; for a part that was
-    named alone: advice to name all parts.
+    named alone: advice to name all parts. Raises: StorageError if *stream* is a `ShardStream` of a file that has
+    changed: what looks like damage may be two versions of it.
     """
+    if isinstance(stream, ShardStream):
+        stream.check()
     if name_part := getattr(stream, "name_part", None):
         name_part(error)
     if advice := split_part_advice(url):
@@ -407,7 +409,7 @@ class ShardStream:
         """
         self._tar_stream()
         assert self._stored is not None
-        return self._stored.head.startswith(schema.PARQUET_MAGIC)
+        return self._stored.head.startswith(PARQUET_MAGIC)
 
     @property
     def is_framed(self) -> bool:

@@ -19,8 +19,8 @@ from tartools.shards.passes import Answer, ItemSource, Outputs, Pass, PassInputs
 from tartools.shards.reading import Reading, close_at_end, count_samples
 from tartools.shards.writing import Batches, Destination, SampleWriter, write_batches
 from tartools.storage.checks import changed_error
+from tartools.storage.outputformats import is_table_name
 from tartools.tables import schema
-from tartools.tables.schema import is_table_name
 from tartools.tar.groups import Need
 
 if TYPE_CHECKING:

@@ -21,6 +21,8 @@ from tartools.shards.reading import Reading, ShardPolicy, check_shards
 from tartools.shards.workers import ShardTask, gather, outputs
 from tartools.shards.writing import Destination, SampleWriter, write_batches
 from tartools.storage.checks import Probe, check_unchanged, probe_all
+from tartools.storage.local import path_of
+from tartools.storage.outputformats import PARQUET_MAGIC
 from tartools.storage.url import Url
 from tartools.tables import rows, schema, source
 from tartools.tables.catalog import ShardCatalog
@@ -148,7 +150,7 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
     inputs = []
     for source_urls in sources:
         parts: list[RowStream] = []
-        for is_table, group in groupby(source_urls, lambda url: probes[url].first == schema.PARQUET_MAGIC):
+        for is_table, group in groupby(source_urls, lambda url: probes[url].first == PARQUET_MAGIC):
             if is_table:
                 for url in group:
                     table = TablePart(url, catalog)
@@ -186,7 +188,7 @@ def check_no_tables(probes: Mapping[str, Probe], why: str) -> None:
     `probes`: URL -> its probe. `why`: end of the message "this is a table, and ...".
     """
     for url, probe in probes.items():
-        if probe.first == schema.PARQUET_MAGIC:
+        if probe.first == PARQUET_MAGIC:
             raise UsageError(f"this is a table, and {why}", url=url)
 
 
@@ -400,9 +402,9 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
 def canonical_shard(url: str) -> str:
     """Return a text that is equal for all names of the shard *url*: the absolute path if it is local, else its URL.
 
-    Symbolic links are not resolved. "file:a.tar" and "./a.tar" give the same.
+    Symbolic links are not resolved. "file:a%20b.tar" and "./a b.tar" give the same.
     """
-    return os.path.abspath(url.removeprefix("file:")) if Url(url).is_local else str(url)
+    return os.path.abspath(path_of(url)) if Url(url).is_local else str(url)
 
 
 def whole_shards(table: TablePart) -> dict[int, Runs]:

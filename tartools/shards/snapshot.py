@@ -53,7 +53,7 @@ class Snapshot:
         storage.check_inputs(self._urls)
         one_pass = {at: url for at, url in enumerate(self._urls) if not storage.is_repeatable(url)}
         seekable = [Url(url) for url in self._urls if storage.is_seekable(url)]
-        self._versions = {url: probe.version for url, probe in probe_all(seekable).items()}
+        versions = {url: probe.version for url, probe in probe_all(seekable).items()}
         if one_pass:
             from tartools.storage.scratch import Copy
 
@@ -66,6 +66,7 @@ class Snapshot:
             self._copies = {
                 at: Copy(storage.open_read(url), url, self._tmpdir, count_copied) for at, url in one_pass.items()
             }
+        self._versions = versions  # once there are copies: without them a second call would do nothing
 
     def open(self, at: int) -> Input | None:
         """Return the copy of input number *at* (index in `urls`), from its first byte on; None if it was not copied."""

@@ -38,8 +38,8 @@ from tartools.shards.reading import (
     make_key_detector,
     shard_batches,
 )
+from tartools.storage.outputformats import PARQUET_MAGIC
 from tartools.storage.streams import FileVersion, changed_input_error
-from tartools.tables import schema
 from tartools.tar import compression, reader, runs
 from tartools.tar.rescan import Boundary, find_boundary
 
@@ -233,7 +233,7 @@ def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPa
     with closing(storage.open_read(url)) as stream:
         file = stream.file
         head = b"" if file is None else compression.head_of(file)
-        if file is None or compression.codec_of(head) or head.startswith(schema.PARQUET_MAGIC):
+        if file is None or compression.codec_of(head) or head.startswith(PARQUET_MAGIC):
             yield [ShardPart(number, url)], False
             return
         version = FileVersion.of(file)

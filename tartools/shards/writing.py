@@ -12,9 +12,8 @@ from tartools.samples.sample import Sample
 from tartools.shards.reading import close_at_end
 from tartools.storage.interrupts import defer_signals
 from tartools.storage.local import OpenOutput
-from tartools.storage.outputformats import SHARD_FORMAT, check_format
+from tartools.storage.outputformats import PARQUET_SUFFIX, SHARD_FORMAT, check_format, is_table_name
 from tartools.storage.url import Url
-from tartools.tables.schema import PARQUET_SUFFIX, is_table_name
 from tartools.tar.compression import CODECS, Codec, CompressedSink, split_packed, split_suffix
 
 if TYPE_CHECKING:

@@ -122,7 +122,7 @@ class Pager:
                 self._go_to(sys.maxsize)
             elif key.isdecimal() and key.isascii():
                 typed = self._ask("go to sample: ", key)
-                if typed.isdecimal():
+                if typed and typed.isdecimal():
                     self._go_to(max(0, int(typed[:MAX_NUMBER_DIGITS]) - 1))
                 elif typed:
                     self._note = "that is not a number"
@@ -141,14 +141,16 @@ class Pager:
         A key pressed while samples are read stops that; then the current sample is the last one read.
         """
         before = self._number
-        while self._seen.count <= number and not self._seen.is_at_end:
+        stopped = False
+        while not stopped and self._seen.count <= number and not self._seen.is_at_end:
             self._seen.read_to(min(number, self._seen.count + SAMPLES_PER_STATUS - 1))
-            if self._show_progress(number):
-                break
+            stopped = self._show_progress(number)
         self._number = self._seen.read_to(min(number, self._seen.count - 1))
         suffix = " that is kept" if self._seen.first else ""
         if number < self._number or number == self._number == before == self._seen.first:
             self._note = f"this is the first{suffix}"
+        elif stopped:
+            self._note = "stopped"
         elif self._number < number and (self._number == before or number != sys.maxsize):
             self._note = "this is the last"
 
@@ -166,11 +168,12 @@ class Pager:
         """Ask for words; go to the next sample that has each of them in its key or a text.
 
         After the last sample comes the first that is kept. If none is found, or a key pressed meanwhile stops the
-        search, the current sample stays, and a note says so. An empty line repeats the last search. Raises:
-        StorageError if a payload can't be read.
+        search, the current sample stays, and a note says so. An empty line repeats the last search, Escape does
+        nothing. Raises: StorageError if a payload can't be read.
         """
-        self._query = self._ask("/") or self._query
-        if not self._query:
+        typed = self._ask("/")
+        self._query = typed or self._query
+        if typed is None or not self._query:
             return
         words, number, stopped = search_words(self._query), self._number + 1, False
         while not stopped and self._seen.read_to(number) == number:
@@ -187,8 +190,8 @@ class Pager:
         else:
             self._number, self._note = match, "from the first again"
 
-    def _ask(self, question: str, typed: str = "") -> str:
-        """Return the line that the user types after *question*; "" after Escape, or Backspace on an empty line.
+    def _ask(self, question: str, typed: str = "") -> str | None:
+        """Return the line that the user types after *question*; None after Escape, or Backspace on an empty line.
 
         *typed*: the beginning of the line.
         """
@@ -202,7 +205,7 @@ class Pager:
             if key == REDRAW_KEY:
                 self._show()
             elif key == "escape" or (key == "backspace" and not line_bytes):
-                return ""
+                return None
             elif key == "backspace":
                 while line_bytes.pop() & 0xC0 == 0x80:  # of a character of several bytes, all (UTF-8)
                     pass

@@ -1,6 +1,7 @@
-"""Suffixes of outputs: all commands refuse a name with the suffix of another format than they write.
+"""Suffixes of outputs, and how a table is recognized.
 
-A name without a suffix, or with one that is not in the table, may be the output of any command.
+All commands refuse a name with the suffix of another format than they write. A name without a suffix, or with one that
+is not in `OUTPUT_FORMATS`, may be the output of any command.
 """
 
 from typing import NamedTuple
@@ -45,12 +46,24 @@ OTHER_FORMATS = (
     OutputFormat("data of another kind", ("pdf", "npy", "npz", "pt", "pth", "h5", "hdf5", "arrow", "xlsx", "db")),
     OutputFormat("another archive or compression", ("7z", "rar", "lzma", "lz", "z", "br", "sz")),
 )
+PARQUET_MAGIC, PARQUET_SUFFIX = b"PAR1", ".parquet"  # the first and last bytes of a table, and the suffix of one
 CODEC_SUFFIXES = ("gz", "bz2", "xz", "zst", "lz4")
 OUTPUT_FORMATS = {
     suffix: form
     for form in (*OTHER_FORMATS, SHARD_FORMAT, PARQUET, ZIP, TFRECORD, TSV, CSV, JSON_LINES, HTML)
     for suffix in form.suffixes
 }
+
+
+def is_table_name(url: str) -> bool:
+    """True if the output *url* is a table of samples and not a shard: its name ends in .parquet, ignoring case.
+
+    >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
+    (True, False)
+    """
+    return (
+        PARQUET_SUFFIX in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(PARQUET_SUFFIX)
+    )
 
 
 def check_format(url: str, form: OutputFormat) -> None:

@@ -35,6 +35,7 @@ from tartools.errors import SampleError, UsageError, printable, shown
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.checks import check_unchanged
+from tartools.storage.outputformats import PARQUET_SUFFIX
 from tartools.storage.scratch import private_directory, remove_tree
 from tartools.storage.url import Url
 from tartools.tables import schema
@@ -169,11 +170,10 @@ def index_places(
 
     *tool*: a key of `INDEX_FORMATS`. *folder*: directory or prefix of the files about all shards, if this tool has such
     files; else of the file for each shard. "": the deepest directory with all shards; else beside each shard.
-    *force*: replace files that exist. *tmpdir*: folder of scratch files.
-    Raises: UsageError if *folder* can't be a directory, or the shards can't have this index there; StorageError if a
-    file exists, unless *force*, or is a shard.
+    *force*: replace files that exist. *tmpdir*: folder of scratch files. Raises: UsageError if *folder* can't be a
+    directory, or the shards can't have this index there; StorageError if a file exists, unless *force*, or is a shard.
     """
-    if Url(folder).scheme in ("-", "pipe") or folder.endswith(schema.PARQUET_SUFFIX):
+    if Url(folder).scheme in ("-", "pipe") or folder.endswith(PARQUET_SUFFIX):
         raise UsageError("must be a directory or a prefix, for the files of an index", url=folder)
     index_format = INDEX_FORMATS[tool]
     folder += "/" if folder and not folder.endswith("/") else ""

@@ -1,4 +1,4 @@
-"""Recognize a table by its name or magic; its columns, their types, and the names of shards in it.
+"""Recognize a table by its magic; its columns, their types, and the names of shards in it.
 
 A joined table lists samples whose fields are in several sets of shards. Set 1 has the columns `__shard__`,
 `__version__`, `__begin__`, `__end__` and `__members__`; set 2 has `__shard_2__` and so on. Null means that the sample
@@ -20,11 +20,11 @@ from tartools import storage
 from tartools.errors import StorageError, how_to_install
 from tartools.storage.names import folder_of as folder_of  # noqa: PLC0414  # tables name their shards by it
 from tartools.storage.names import relative_name as relative_name  # noqa: PLC0414
+from tartools.storage.outputformats import PARQUET_MAGIC, is_table_name
 from tartools.storage.url import Url
 
 SHARD_COLUMN, VERSION_COLUMN, INDEX_COLUMN, KEY_COLUMN = "__shard__", "__version__", "__index__", "__key__"
 BEGIN_COLUMN, END_COLUMN, MEMBERS_COLUMN = "__begin__", "__end__", "__members__"
-PARQUET_MAGIC, PARQUET_SUFFIX = b"PAR1", ".parquet"
 ROW_GROUP_ROWS = 1 << 16  # rows
 # offset of a field that a sample lacks, and of one that it has twice: which is not known
 ABSENT_OFFSET, REPEATED_OFFSET = -1, -2
@@ -33,17 +33,6 @@ MAX_DEPTH = 20  # lists and objects in each other; what is deeper becomes text
 COPY_IT = " (a copy of the table on this machine may)"
 MAX_OBJECT_NAMES = 1000  # in an object; one with more becomes text
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1  # of int64
-
-
-def is_table_name(url: str) -> bool:
-    """True if the output *url* is a table of samples and not a shard: its name ends in .parquet, ignoring case.
-
-    >>> is_table_name("s3://b/good.parquet"), is_table_name("pipe:cat > good.parquet")
-    (True, False)
-    """
-    return (
-        PARQUET_SUFFIX in url.lower() and Url(url).scheme != "pipe" and Url(url).name.lower().endswith(PARQUET_SUFFIX)
-    )
 
 
 def is_table(url: str) -> bool:

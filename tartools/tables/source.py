@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from tartools.errors import TarFormatError, TruncatedError
+from tartools.storage.outputformats import PARQUET_MAGIC
 from tartools.tables import schema
 
-FOOTER_BYTES = 8  # bytes at the end: the size of the metadata, and `schema.PARQUET_MAGIC`
-ENCRYPTED_MAGIC = b"PARE"  # in place of `schema.PARQUET_MAGIC`, the first and the last bytes
+FOOTER_BYTES = 8  # bytes at the end: the size of the metadata, and `PARQUET_MAGIC`
+ENCRYPTED_MAGIC = b"PARE"  # in place of `PARQUET_MAGIC`, the first and the last bytes
 REQUIRED_COLUMNS = (schema.SHARD_COLUMN, schema.BEGIN_COLUMN, schema.END_COLUMN)
 TABLE_READ_ROWS = 1 << 13  # read from a table at a time
 
@@ -179,10 +180,10 @@ def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatEr
     """
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    if file.read(len(schema.PARQUET_MAGIC)) not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):
+    if file.read(len(PARQUET_MAGIC)) not in (PARQUET_MAGIC, ENCRYPTED_MAGIC):
         return TarFormatError("this is not a Parquet file: it does not begin as one", url=url, offset=0)
-    file.seek(max(len(schema.PARQUET_MAGIC), size - len(schema.PARQUET_MAGIC)))
-    if file.read() not in (schema.PARQUET_MAGIC, ENCRYPTED_MAGIC):
+    file.seek(max(len(PARQUET_MAGIC), size - len(PARQUET_MAGIC)))
+    if file.read() not in (PARQUET_MAGIC, ENCRYPTED_MAGIC):
         return TruncatedError(f"this {noun} is truncated: its end is missing", url=url, offset=size)
     return TarFormatError(error.message, url=url, offset=metadata_begin(file))
 

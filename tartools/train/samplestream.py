@@ -14,8 +14,8 @@ from tartools import storage
 from tartools.samples.account import Account
 from tartools.shards.reading import check_shards
 from tartools.storage.expand import expand
+from tartools.storage.outputformats import is_table_name
 from tartools.storage.url import Name, names_of
-from tartools.tables.schema import is_table_name
 from tartools.train import slices
 from tartools.train.cursor import ShardSlice
 from tartools.train.ranks import ReaderId, ReaderRank, SharedEpoch, SingleResume

@@ -191,11 +191,42 @@ def test_a_row_reads_no_file_outside_of_the_folder(folder: Path, inside: Inside,
     assert done.status == 1 and b"secret" not in done.stdout and "left out 5 rows without a file" in done.stderr
 
 
-def test_unicode_forms_of_names(inside: Inside, tmp_path: Path) -> None:
-    lay_out(tmp_path / "d", {"e\u0301.jpg": b"1"})
-    (tmp_path / "d/m.csv").write_text("file_name,t\n\u00e9.jpg,x\n")
+@pytest.mark.parametrize(("file", "name"), [("e\u0301", "\u00e9"), ("\u00e9", "e\u0301")])
+def test_unicode_forms_of_names(file: str, name: str, inside: Inside, tmp_path: Path) -> None:
+    lay_out(tmp_path / "d", {f"{file}.jpg": b"1", f"{file}{file}.png": b"2"})
+    (tmp_path / "d/m.csv").write_text(f"file_name,seg_file_name,t\n{name}.jpg,{name}{name}.png,x\n")
     made = members_of(inside("tarcreate", "--folder", "d", "--rows", "m.csv").output())
-    assert made == [("e\u0301.jpg", b"1"), ("e\u0301.t", b"x")]
+    assert made == [(f"{file}.jpg", b"1"), (f"{file}.seg.png", b"2"), (f"{file}.t", b"x")]
+
+
+def test_a_file_without_a_suffix_takes_no_fields(inside: Inside, tmp_path: Path) -> None:
+    """A member without a field is a sample of its own: what a row adds to it would be another sample."""
+    lay_out(tmp_path / "d", {"README": b"1"})
+    (tmp_path / "d/m.csv").write_text("file_name,t\nREADME,x\n")
+    said = inside("tarcreate", "--folder", "d", "--rows", "m.csv").failure()
+    advice = "the file 'README' has no suffix, so that no field of the row can join it: rename it"
+    assert said == f"tarcreate: d/m.csv: line 2: {advice}\n"
+    (tmp_path / "d/m.csv").write_text("file_name\nREADME\n")
+    assert members_of(inside("tarcreate", "--folder", "d", "--rows", "m.csv").output()) == [("README", b"1")]
+
+
+def test_two_columns_of_parquet_with_one_name(inside: Inside, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    lay_out(tmp_path / "d", {"1.jpg": b"1"})
+    columns = [pyarrow.array([value]) for value in ("1.jpg", "x", "y")]
+    parquet.write_table(pyarrow.Table.from_arrays(columns, ["file_name", "t", "t"]), tmp_path / "d/m.parquet")
+    said = inside("tarcreate", "--folder", "d", "--rows", "m.parquet").failure()
+    assert said == "tarcreate: d/m.parquet: two columns are called 't'\n"
+
+
+def test_lists_in_compressed_fields_of_json(inside: Inside, tmp_path: Path) -> None:
+    lay_out(tmp_path / "d", {"1.jpg": b"1"})
+    (tmp_path / "d/m.jsonl").write_text('{"file_name": "1.jpg", "meta.json.gz": [1, "a"]}')
+    made = members_of(inside("tarcreate", "--folder", "d", "--rows", "m.jsonl").output())
+    assert [(name, gzip.decompress(data) if "gz" in name else data) for name, data in made] == [
+        ("1.jpg", b"1"), ("1.meta.json.gz", b'[1, "a"]'),
+    ]  # fmt: skip
 
 
 def test_keys(folder: Path, inside: Inside) -> None:
@@ -354,6 +385,14 @@ def test_a_picture_gets_its_annotations(place: str, folder: Path, inside: Inside
         (
             '{"images": [], "annotations": [{"image_id": 5, "category_id": 2}]}',
             "no category has the id 2, which an annotation names",
+        ),
+        (
+            '{"images": [], "annotations": [{"image_id": 5, "category_id": [1]}]}',
+            "no category has the id [1], which an annotation names",
+        ),
+        (
+            '{"images": [], "annotations": [{"image_id": 5, "segments_info": [7]}]}',
+            "not a COCO file: an item of 'segments_info' is no object",
         ),
     ],
 )

@@ -84,6 +84,13 @@ def test_plans(
     assert run("tarcreate", *options, "-C", "data", "--format", "jsonl", stdin=plan.encode()) == done
 
 
+@pytest.mark.parametrize("value", ["\\ud800", "\\udc80"])
+def test_a_lone_surrogate_in_a_template(value: str, run: Run) -> None:
+    line = f'{{"name": "{value}", "a": 1}}'.encode()
+    said = run("tarcreate", "--format", "jsonl", "--key-template", "{name}", stdin=line).failure()
+    assert said == f"tarcreate: stdin: line 1, column __key__: the lone surrogate '{value}' can't be written as UTF-8\n"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

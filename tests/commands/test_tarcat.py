@@ -278,6 +278,14 @@ def test_lax_warns_once_a_shard(cat: Cat) -> None:
     assert cat("--lax", "-q", "a-lax.tar").stderr == ""
 
 
+@pytest.mark.parametrize("options", [[], ["-p", "2", "--unordered"]])
+def test_damage_is_reported_before_a_field_that_is_missing(options: list[str], run: Run, tmp_path: Path) -> None:
+    archive = make_tar([(f"{n}.cls", bytes(2000)) for n in range(9)])
+    (tmp_path / "a.tar").write_bytes(archive[:5000])
+    name = "tarpcat" if options else "tarcat"
+    assert "a.tar: at byte 5000: " in run(name, *options, "-f", "jpg", "a.tar").stderr
+
+
 @pytest.mark.parametrize("line", [["tarcat"], ["tarcheck", "--fix"]])  # before it reads
 def test_a_directory_is_no_output(line: list[str], run: Run, tmp_path: Path) -> None:
     said = run(*line, "-o", "out/", "a.tar").failure()

@@ -685,6 +685,16 @@ def test_a_payload_is_not_read_whole(check: Check, tmp_path: Path) -> None:
     assert data(b"") == b""
 
 
+@pytest.mark.parametrize("other", [b"", sample("z")])
+def test_of_a_field_twice_the_first_is_kept_beside_any_samples(other: bytes, inside: Inside, tmp_path: Path) -> None:
+    twice = entry(b"y.txt", b"1") + entry(b"y.txt", b"2") + entry(b"y.cls", b"1")
+    (tmp_path / "s.tar").write_bytes(sample("x") + twice + sample("z") + other + END)
+    inside("tarcheck", "--fix", "--drop-duplicates", "--ignore", "field-twice", "s.tar", "-o", "o.tar")
+    assert (tmp_path / "o.tar").read_bytes().rstrip(b"\0") == (
+        sample("x") + entry(b"y.txt", b"1") + entry(b"y.cls", b"1") + sample("z")
+    ).rstrip(b"\0")
+
+
 def test_a_failing_disk_is_reported_with_the_shard(
     inside: Inside, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,6 +324,14 @@ def test_folder_with_links(run: Run, tmp_path: Path) -> None:
     (tmp_path / "raw/n3").symlink_to("n1")
     os.mkfifo(tmp_path / "raw/z.fifo")
     assert "nor are 2 more such files" in run("tarcreate", "--folder", "raw", "-o", "out.tar").failure()
+    (tmp_path / "links").mkdir()
+    for name, target in (("a.fifo", "../raw/z.fifo"), ("b.none", "nowhere"), ("c.jpg", "../raw/n1")):
+        (tmp_path / "links" / name).symlink_to(target)
+    followed = run("tarcreate", "--folder", "links", "--follow")
+    assert followed.status == 1 and followed.stderr.startswith("tarcreate: links/a.fifo: a fifo is not ")
+    os.remove(tmp_path / "links/a.fifo")
+    followed = run("tarcreate", "--folder", "links", "--follow")
+    assert followed.stderr.startswith("tarcreate: links/b.none: a broken symbolic link is not ")
     assert (tmp_path / "out.tar").read_bytes() == plain
     assert run("tarcreate", "--folder", "raw", "--skip-special") == (0, plain, "")
 

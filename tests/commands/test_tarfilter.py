@@ -123,6 +123,14 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty.txt"]
 
 
+def test_patterns_are_checked_one_by_one(run: Run) -> None:
+    """The steps of one evaluation, which three long patterns exceed, are no limit of the patterns of an expression."""
+    archive = make_tar([("a.txt", b"1")])
+    ors = " or ".join(f"match('{letter * 9000}', key)" for letter in "bcd")
+    assert run("tarfilter", "-S", f"not ({ors})", stdin=archive) == (0, archive, "")
+    assert run("tarfirst", "-S", ors, stdin=archive).failure(1, lines=1).startswith("tarfirst: ")
+
+
 def test_groups_are_read_of_chosen_samples_alone(run: Run) -> None:
     members = [
         (f"{n}.{field}", value) for n in range(9) for field, value in (("cls", b"%d" % (n % 3)), ("n", b"%d" % n))

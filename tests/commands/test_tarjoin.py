@@ -283,6 +283,21 @@ def test_damage_of_rows(case: str, inside: Inside, tmp_path: Path) -> None:
         assert not (tmp_path / "o.tar").exists()
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"key": "a", "x.json": "hello"}', "the column 'x.json' has text, and must have lists or objects"),
+        ('{"key": "a", "x": 1, "x.json": [1, "a"]}', "two values of one row are for the column 'x'"),
+    ],
+)
+def test_values_of_json_that_no_column_of_a_table_holds(row: str, said: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
+    (tmp_path / "b.jsonl").write_text(row)
+    run("tarindex", "a.tar", "-o", "a.parquet").output()
+    message = run("tarjoin", "a.parquet", "b.jsonl", "-o", "c.parquet").failure(lines=1)
+    assert message.startswith("tarjoin: b.jsonl: ") and message.endswith(f"{said}\n")
+
+
 def test_columns_of_parquet_that_cannot_be(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(make_tar([("a.jpg", b"1")]))
     good_keys = pa.array(["a"])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -724,6 +727,34 @@ def test_a_report_lists_the_samples_that_failed(options: list[str], run: Run, te
     ]
     left = [key for key in keys_in(ten) if key not in ("000003", "000005") or "ignore" in options]
     assert keys_in((tmp_path / "out.tar").read_bytes()) == left
+
+
+def test_a_report_of_a_sample_for_which_nothing_was_started(run: Run, tmp_path: Path) -> None:
+    """A field called __key__ would be taken for the key: the sample is skipped, and its report has no last line."""
+    archive = make_tar([("a.__key__", b"1"), ("b.txt", b"2")])
+    done = run("tarproc", "-e", "skip", "--report", "r.tsv", "-c", "true", stdin=archive)
+    assert (done.status, members_of(done.stdout)) == (1, [("b.txt", b"2")])
+    (line,) = (tmp_path / "r.tsv").read_text().splitlines()[1:]
+    assert line.startswith("a\t") and line.endswith("\t")
+
+
+@pytest.mark.parametrize("options", [["-p", "2"], []])
+def test_a_timeout_ends_a_command_that_prints_for_ever(options: list[str], shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([("a.txt", b"1"), ("b.txt", b"2")]))
+    words = shlex.join(["-e", "skip", "--timeout", "1", *options])
+    assert shell(f"tarproc {words} -c yes in.tar 2>/dev/null | tar -tf -").output() == b""
+
+
+@pytest.mark.parametrize("field", ["gz", "log.gz"])
+def test_a_log_is_compressed_by_the_suffix_of_its_field(field: str, run: Run) -> None:
+    done = run("tarproc", "--add-log", field, "-c", "echo words", stdin=make_tar([("a.txt", b"1")]))
+    assert [(name, gzip.decompress(data)) for name, data in members_of(done.stdout)[1:]] == [(f"a.{field}", b"words\n")]
+
+
+def test_a_script_with_a_nul(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.tar").write_bytes(make_tar([("a.txt", b"1")]))
+    said = shell("tarproc -s <(printf 'true\\0') in.tar").failure()
+    assert re.fullmatch(r"tarproc: /dev/fd/\d+: the script has a NUL byte, which no shell takes\n", said)
 
 
 def test_a_report_of_a_run_that_stops_is_refused(run: Run, ten: bytes) -> None:

@@ -168,6 +168,16 @@ def test_a_field_that_a_whole_shard_lacks(run: Run, tmp_path: Path) -> None:
         assert (told["missing"], told["missing_in"]) == (2 if key else 0, key)
 
 
+def test_a_table_beside_the_shards_that_it_lists(run: Run, tmp_path: Path) -> None:
+    """It is no shard, and is counted as none, also if all of its shards are named too; an empty shard is one."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))
+    (tmp_path / "empty.tar").write_bytes(make_tar([]))
+    run("tarindex", "-f", "cls", "a.tar", "-o", "a.parquet").output()
+    for names, shards, samples in (("a.tar a.parquet empty.tar", 2, 2), ("a.parquet", 1, 1), ("a.tar empty.tar", 2, 1)):
+        told = facts(run, *names.split())
+        assert (told["shards"]["count"], told["samples"]) == (shards, samples), names
+
+
 def test_which_fields_have_classes(run: Run) -> None:
     members = [("a.cls", b"1"), ("a.cls.top", b"x\n"), ("a.Label", b"cat"), ("a.txt", b"t"), ("b.label", b"y" * 257)]
     archive = make_tar(members)

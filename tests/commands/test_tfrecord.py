@@ -187,6 +187,14 @@ def test_a_record_without_a_value_is_left_out_and_reported(options: tuple[str, .
 A_KEY = ("__key__", of_bytes(b"k"))
 
 
+def test_a_key_of_a_template_stays_in_its_folder(run: Run, tmp_path: Path) -> None:
+    record = framed(example(("path", of_bytes(b"../../x")), ("txt", of_bytes(b"1"))))
+    (tmp_path / "a.tfrecord").write_bytes(record)
+    for option in (("--key-template", "{path}"), ("--key-column", "path")):
+        said = run("tarcreate", "--tfrecord", "a.tfrecord", *option).failure()
+        assert "the key '../../x' is absolute or contains '..'" in said
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

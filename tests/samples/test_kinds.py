@@ -6,7 +6,11 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tartools.samples import filetypes
+from tartools.samples.columnfields import ChosenColumns, with_key_column
+from tartools.samples.filetypes import BRANDS, type_of_file
 from tartools.samples.kinds import MEASURED_BY_SUFFIX, PAYLOAD_KINDS, is_decoded, is_number_field, kind_of_field
 from tartools.stages.checking.codes import CODES
 from tests.conftest import make_tar, python
@@ -77,3 +81,19 @@ def test_another_kind_is_one_entry(tmp_path: Path) -> None:
     assert finding["means"] == "the page can't be decoded"
     assert [(place["key"], place["what"]) for place in finding["places"]] == [("2", "pdf: it ends early")]
     assert text.endswith("\n[32, 16]\n")
+
+
+@pytest.mark.parametrize("text", [b"The wide river", b"car free zone", b"One skip is fine", b"    free of charge"])
+def test_text_with_the_name_of_a_box_is_no_video(text: bytes) -> None:
+    assert type_of_file(text) is None
+    for head in (b"\0\0\0\x08wide\0\0\1\0mdat", b"\0\0\0 ftypisom", b"\x7f\0\0\1mdat"):
+        assert type_of_file(head.ljust(16, b"\0")) == BRANDS[b""]
+
+
+def test_words_with_choices_among_columns() -> None:
+    """A choice that is excluded is passed over, as in shards; `__key__` comes along unless a word yields it."""
+    chosen = ChosenColumns([(("a", "b"), None)], ["a"], str.lower)
+    assert chosen.choose({"a": 0, "b": 1}) == [(1, "b")]
+    words = [(("id", "__key__"), None)]
+    assert with_key_column(words, ["id", "__key__", "x"]) == [*words, (("__key__",), None)]
+    assert with_key_column(words, ["__key__", "x"]) == words

@@ -22,6 +22,7 @@ from tartools.errors import SampleError
 from tartools.samples import filetypes, sortkeys
 from tartools.samples import sample as samples
 from tartools.samples.batch import Batch
+from tartools.samples.columnfields import field_and_payload
 from tartools.samples.encoding import encode
 from tartools.samples.sample import Sample, build
 from tartools.storage.scratch import scratch_file
@@ -247,6 +248,7 @@ WRITTEN = [  # field, value, what webdataset's decoder makes of it
     ("a.npy.gz", [1, 2], [np.array([1, 2])]),
     ("npz", {"a": FLOATS, "b": np.int8(3)}, [FLOATS, np.int8(3)]),
     ("npz", FLOATS, [FLOATS]),
+    ("npz", {"file": np.int8(1), "allow_pickle": np.int8(2), "compression": np.int8(3)}, [*map(np.int8, (1, 2, 3))]),
     ("ten", [FLOATS, np.zeros((2, 0, 1), "u1"), [7]], [FLOATS, np.zeros((2, 0, 1), "u1"), np.array([7])]),
     ("tb", FLOATS, [FLOATS]),
     ("mp", {"a": [FLOATS, np.float32(0.5)]}, {"a": [FLOATS.tolist(), 0.5]}),
@@ -271,6 +273,24 @@ def test_arrays_and_what_holds_them_are_read_by_webdataset(field: str, value: An
         assert (one.dtype.name, one.shape) == (np.asarray(other).dtype.name, np.asarray(other).shape)
         assert np.array_equal(one, other)
     assert encode(field, value) == encode(field, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ([1, 2], "int64"), ([1, 0.5], "float64"), ([[1, 2], [3, 0.5]], "float64"), ([2**53, 0.5], "float64"),
+        ([2**53 + 1, 0.5], None), ([[2**53 + 1], [0.5]], None), ([2**63 + 1, -1], None),
+        ([True, 2], None), ([[True, False], [1, 2]], None), ([2**63 + 1], "uint64"), ([], None), ([[1], [2, 3]], None),
+    ],
+)  # fmt: skip
+def test_lists_of_a_row_become_arrays_if_no_digit_is_lost(value: list[Any], dtype: str | None) -> None:
+    name, payload = field_and_payload("x", value)
+    assert name == ("x.json" if dtype is None else "x.npy")
+    if dtype is None:
+        assert json.loads(payload) == value
+    else:
+        array = np.load(io.BytesIO(payload))
+        assert (array.dtype.name, array.tolist()) == (dtype, value)
 
 
 REFUSED = [

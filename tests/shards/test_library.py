@@ -10,6 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import ItemsView
 from concurrent.futures import ThreadPoolExecutor
@@ -91,6 +92,23 @@ def test_damage_is_raised_after_the_samples_before_it(shard: Path) -> None:
         found.extend(map(label, tartools.read(str(shard))))
     assert found == expected(len(found)) and len(found) > 3
     assert (caught.value.url, caught.value.offset) == (str(shard), 20_000)
+
+
+def test_members_without_data_are_counted_at_the_end(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, kind in (("a.x", tarfile.SYMTYPE), ("b.x", tarfile.REGTYPE), ("c.x", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "a"
+            archive.addfile(member)
+        archive.addfile(tarfile.TarInfo("._b.x"))
+    with pytest.warns(UserWarning) as warned:
+        assert [sample.key for sample in tartools.read(tmp_path / "a.tar")] == ["b"]
+    first, more, metadata = [str(warning.message) for warning in warned]
+    assert "a.x" in first and "symbolic link" in first
+    assert (more, metadata) == (
+        "1 more such member not passed on",
+        "1 macOS metadata file (._* and .DS_Store) left out",
+    )
 
 
 def test_a_missing_shard_is_told_before_anything_is_read(shard: Path) -> None:

@@ -356,6 +356,7 @@ def test_samples_that_can_be_gone_back_to_are_bounded(monkeypatch: pytest.Monkey
         ([*"1x", "enter"], "1  k0", "that is not a number", 1),
         (["/", *"K2", "enter"], "3  k2", "? help", 3),
         (["/", *"k2", "enter", "/", "enter"], "21  k20", "? help", 21),
+        (["/", *"k2", "enter", "/", "escape"], "3  k2", "? help", 3),
         (["end", "/", *"k2", "enter"], "3 of 40  k2", "from the first again", 40),
         (["n", "/", *"kx", "enter"], "2 of 40  k1", "no sample has kx", 40),
         (["/", *"\xc3\xa4\x1b", "enter"], "1 of 40  k0", "no sample has ä\\x1b", 40),

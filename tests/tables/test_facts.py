@@ -343,6 +343,13 @@ def test_a_table_that_lacks_rows_of_a_shard(choose: str, indexed: Indexed, run: 
     assert pq.read_table(tmp_path / "new.parquet").equals(table)
 
 
+def test_a_shard_with_another_name_for_its_path_is_taken_over(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a b.tar").write_bytes(shard(1))
+    run("tarindex", f"file://{tmp_path}/a%20b.tar", "-o", "t.parquet").output()
+    done = run("tarindex", "--update", "t.parquet", "a b.tar", "-o", "new.parquet")
+    assert done.status == 0 and "taken over: 1, read: 0" in done.stderr
+
+
 def shard(number: int, samples: int = 4, size: int = 900) -> bytes:
     members = []
     for sample in range(samples):

@@ -7,7 +7,6 @@ import re
 import secrets
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
 
 HOST_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 POLICY = (  # W3C, Content Security Policy Level 3
@@ -61,7 +60,7 @@ class Access:
             if (headers.get("Sec-Fetch-Site") or "same-origin") not in ("same-origin", "none"):
                 raise RefusedError("another page may not ask this server")
             origin = headers.get("Origin")
-            if origin is not None and urlsplit(origin).netloc != host:
+            if origin is not None and origin.partition("://")[2] != host:  # RFC 6454, 6.2: scheme, host and port
                 raise RefusedError("another page may not ask this server")
         if not self.is_token(query_token or self._cookie_token(headers.get("Cookie") or "")):
             raise RefusedError("open the address that tarshow has printed, with its token")

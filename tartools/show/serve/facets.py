@@ -97,9 +97,9 @@ def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
         step = max(1, -(-(last - first) // BINS))
         return [*range(first, last, step), first + -(-(last - first) // step) * step]
     above = math.nextafter(high, math.inf)
-    if above - low <= abs(low) * 1e-9:
-        return [low, above]
     width = (above - low) / BINS
+    if above - low <= abs(low) * 1e-9 or not width:  # only zeros: a 24th of the least number is 0
+        return [low, above]
     return [*(low + width * n for n in range(BINS)), above]
 
 

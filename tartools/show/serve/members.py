@@ -54,8 +54,8 @@ class SampleRow(NamedTuple):
     `shard`: URL of its shard, as it is shown; in several sets, of the shard of the first set
     `begin`: its offset there, in bytes
     `size`: its size in bytes, with headers; in several sets the sum
-    `fields`: field -> size of the payload in bytes, in the order of the archive (set by set); None if the data set does
-        not say
+    `fields`: field -> size of the payload in bytes, in the order of the archive (set by set; of a field in several sets
+        that of the first); None if the data set does not say
     `places`: field -> place of the payload; fields whose place the index does not have are left out
     `columns`: name of each other column -> value
     Texts, also `key` and `shard`, are cut to 300 characters (COLUMN_CHARS).
@@ -128,12 +128,14 @@ class SampleSource:
             ),
             key=lambda item: item[:2],
         )
-        fields = {field.name: size for _, _, field, size in ordered}
-        places = {
-            field.name: MemberPlace(key, field.name, numbers[field.set_number - 1], offset, size)
-            for _, offset, field, size in ordered
-            if offset >= 0
-        }
+        fields: dict[str, int] = {}
+        places: dict[str, MemberPlace] = {}
+        for _, offset, field, field_size in ordered:
+            if field.name not in fields:  # of a field in two sets, the first counts, as for payloads
+                fields[field.name] = field_size
+                if offset >= 0:
+                    number = numbers[field.set_number - 1]
+                    places[field.name] = MemberPlace(key, field.name, number, offset, field_size)
         return SampleRow(position, key, shard, begin, size, fields if layout.fields else None, places, shown)
 
     def place(self, position: int, field: str) -> MemberPlace | None:

@@ -34,8 +34,8 @@ from tartools.show.serve.rowindex import ROWS_TABLE, QuestionError, RowIndex, qu
 from tartools.show.serve.samplejson import kind_of_member, row_json, sample_json
 from tartools.show.serve.selection import select_positions
 from tartools.storage.checks import probe_all
+from tartools.storage.outputformats import PARQUET_MAGIC
 from tartools.storage.scratch import private_directory
-from tartools.tables import schema
 from tartools.tables.inputs import RowInputs
 
 MAX_ROWS_AT_ONCE = 500
@@ -96,7 +96,7 @@ class Routes:
         self._queries = Queries(index, lambda text: select_positions(text, urls, reading, index.rows))
         self._pictures = PictureCache()
         self._fields: list[dict[str, Any]] | None = None
-        self._tables = {url: probe for url, probe in probe_all(urls).items() if probe.first == schema.PARQUET_MAGIC}
+        self._tables = {url: probe for url, probe in probe_all(urls).items() if probe.first == PARQUET_MAGIC}
         self.get: dict[str, Callable[[Fields, Mapping[str, str]], Any]] = {
             "/api/about": self.about,
             "/api/rows": self.rows,

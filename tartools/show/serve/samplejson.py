@@ -163,7 +163,7 @@ def text_json(kind: str, member: Member) -> Mapping[str, Any]:
     except ValueError:
         return {}
     with content.open() as file:
-        text = file.read(4 * MAX_SHOWN_CHARS).decode("utf-8", "replace")
+        text = file.read(4 * MAX_SHOWN_CHARS + 1).decode("utf-8", "replace")  # a character has up to four bytes
     shown = {"text": text[:MAX_SHOWN_CHARS] + ("…" if len(text) > MAX_SHOWN_CHARS else "")}
     if kind == "json" and content.size <= JSON_LIMIT:
         try:

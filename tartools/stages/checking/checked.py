@@ -25,11 +25,12 @@ from tartools.stages.externalsort import Spool, presort_blocks, unpack_block, un
 from tartools.stages.summary import Summary
 from tartools.storage.checks import probe
 from tartools.storage.local import canonical_name
+from tartools.storage.outputformats import PARQUET_MAGIC
 from tartools.storage.scratch import Copy, scratch_file
 from tartools.storage.split import parse_part, shard_pattern, split_part_advice
 from tartools.storage.streams import chunks, translate_os_errors
 from tartools.storage.url import parts_of
-from tartools.tables.schema import PARQUET_MAGIC, is_table
+from tartools.tables.schema import is_table
 
 if TYPE_CHECKING:
     from tartools.stages.checking.listedrows import TableRows
@@ -64,10 +65,7 @@ class InputsToCheck:
 
     @property
     def count(self) -> int:
-        """The number of shards: inputs that are no tables, missing ones too, and shards that only tables list.
-
-        The latter are complete once all tables have been read.
-        """
+        """The number of shards: inputs that are no tables, missing ones too, and those that tables read so far list."""
         listed: set[str] = set()
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
 

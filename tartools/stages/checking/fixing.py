@@ -201,8 +201,8 @@ class Fix:
     def _is_sound(self, rows: Rows) -> bool:
         """True if all samples of *rows* can be written as they are; if False, each has to be checked alone.
 
-        That is, they do not lie next to damage, none has an action of `pending` or lacks an expected field, and all
-        findings about them are harmless or ignored.
+        That is, they do not lie next to damage, none has an action of `pending` or lacks an expected field, all
+        findings about them are harmless or ignored, and with `unique` none has a field twice.
         """
         if rows.doubtful or rows.lost:
             return False
@@ -210,6 +210,8 @@ class Fix:
             return False
         summary = empty_summary()
         check_samples(rows, summary, self.decode)
+        if self.unique and "field-twice" in summary.findings:
+            return False
         return all(is_harmless(code) or code in self.ignored for code in summary.findings) and not any(
             combination and self._missing_fields(names_of_fields(combination)) for combination in summary.combinations
         )

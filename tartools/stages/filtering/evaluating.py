@@ -294,6 +294,11 @@ class Evaluator:
             self._matching += time.process_time() - begin
         raise LimitError(f"{pattern[:60]!r} takes over {MATCH_SECONDS:g} s: avoid repeats in repeats")
 
+    def check_pattern(self, pattern: str) -> None:
+        """Raise UsageError unless *pattern* is a regular expression, within the limits of the size of one."""
+        self._steps_left = MAX_STEPS  # more than one pattern may take
+        self.compile_pattern(pattern)
+
     def compile_pattern(self, pattern: str) -> Any:
         """Return the regular expression *pattern* compiled, a `regex.Pattern`; counts the steps for a new one.
 

@@ -78,7 +78,7 @@ class Expression:
         self._index = 0
         self._columns: dict[str, Column] = {}
         for pattern in _patterns(self._node):
-            self._evaluator.compile_pattern(pattern)
+            self._evaluator.check_pattern(pattern)
         self.unseen: dict[str, None] = {}
         self.fields_seen: dict[str, None] = {}
         self._names_present: set[str] = set()
