@@ -89,6 +89,8 @@ def has_values(inputs: RowInputs, order: Order) -> bool:
     column = order.column.choices[0]
     if order.kind == "shuffle" or column in PSEUDO_FIELDS:
         column = schema.KEY_COLUMN if order.by_key else schema.SHARD_COLUMN  # the others are known of every row
+    elif order.verbatim:
+        return False  # a column has values without their final newlines
     else:
         column = order.column.name
     return all(column in part.schema.names for part in inputs.parts)

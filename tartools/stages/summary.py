@@ -9,6 +9,7 @@ The records are plain classes: dataclasses takes 10 ms to import, a third of wha
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import merge
@@ -166,10 +167,12 @@ class LengthCounts:
     def of(cls, lengths: Sequence[tuple[str, tuple[float | None, str | None]]]) -> LengthCounts:
         """Return the counts of *lengths*, (key, (seconds, fault)), in the order of the input.
 
-        A payload whose fault is not None is broken, and its length does not count; nor does an unknown one, None.
+        A payload whose fault is not None is broken, and its length does not count; nor does what is no finite number,
+        such as None for an unknown one.
         """
         broken = [(key, fault) for key, (_, fault) in lengths if fault is not None]
-        whole = [round(seconds * 1_000_000) for _, (seconds, fault) in lengths if fault is None and seconds is not None]
+        known = [seconds for _, (seconds, fault) in lengths if fault is None and isinstance(seconds, (int, float))]
+        whole = [round(seconds * 1_000_000) for seconds in known if math.isfinite(seconds)]
         return cls(
             Distribution.of(whole),
             Tally(len(broken), [key for key, _ in broken]),

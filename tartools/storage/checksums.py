@@ -218,12 +218,17 @@ class ListedSums:
             checksums[name] = _stronger_checksum(checksum, checksums.get(name))
 
     def _find(self, url: str) -> tuple[str, Checksum] | None:
-        """Return the name that the list has for the shard *url*, and its checksum; None if no name or several match."""
+        """Return the name that the list has for the shard *url*, and its checksum.
+
+        None if no name matches, or several with different checksums; of equal ones, such as those of a.tar and ./a.tar,
+        the first name is returned.
+        """
         name = drop_commit(Url(url).name)
         for mapping, key in zip(
             self._by_key, (canonical_name(name), canonical_name(name), name.rpartition("/")[2]), strict=True
         ):
-            if len(checksums := mapping.get(key, {})) == 1:
+            checksums = mapping.get(key, {})
+            if len(set(checksums.values())) == 1:
                 return next(iter(checksums.items()))
         return None
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from tartools.errors import ExistsError, NotFoundError, StorageError, option
+from tartools.errors import ExistsError, NotFoundError, StorageError, UsageError, option
 from tartools.storage.logins import Login, login_of
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.scratch import SentOutput, reopen_scratch
@@ -30,13 +30,13 @@ MISSING_FILE = "550"  # the reply of FTP (RFC 959, 4.2)
 def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
     """Turn an exception of the block into a StorageError about *url*: a NotFoundError if it does not exist.
 
-    A StorageError stays as it is. *verb*: "read" or "write", for the message; with "write", the reply 550 of FTP, which
-    may also mean that there is no permission, gives a plain StorageError.
+    A StorageError or UsageError stays as it is. *verb*: "read" or "write", for the message; with "write", the reply 550
+    of FTP, which may also mean that there is no permission, gives a plain StorageError.
     """
     scheme = url.partition(":")[0]
     try:
         yield
-    except StorageError:
+    except (StorageError, UsageError):
         raise
     except ImportError as error:
         advice = "see the documentation of smart_open"

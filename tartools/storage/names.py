@@ -278,5 +278,6 @@ def relative_name(shard: str, folder: str) -> str:
     path = shard.removeprefix("file:")
     if folder and not Url(folder).is_local:
         return os.path.abspath(path)
+    folder = path_of(folder)
     inside = os.path.relpath(path, folder or ".")
     return path if os.path.isabs(path) and inside.startswith("..") else inside

@@ -95,6 +95,16 @@ def test_names_are_relative_to_the_folder_of_the_list(run: Run, tmp_path: Path) 
     assert verified("SUMS") == ["c.tar: OK"]
 
 
+def test_a_list_with_two_names_of_one_file(run: Run, tmp_path: Path) -> None:
+    content = make_tar([("a.txt", b"1")])
+    (tmp_path / "a.tar").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    (tmp_path / "SUMS").write_text(f"{digest}  a.tar\n{digest}  ./a.tar\n")
+    assert run("tarcat", "--check-sums", "SUMS", "a.tar") == (0, content, "")
+    (tmp_path / "SUMS").write_text(f"{digest}  a.tar\n{'0' * 64}  ./a.tar\n")
+    assert "has no checksum of a.tar" in run("tarcat", "--check-sums", "SUMS", "a.tar", "-o", "b.tar").failure()
+
+
 def test_names_that_need_an_escape(run: Run) -> None:
     names = ["a\nb.tar", "back\\slash.tar", " blank.tar", "é.tar"]
     for number, name in enumerate(names):

@@ -123,6 +123,15 @@ def test_errors(line: list[str], status: int, message: str, run: Run, tmp_path: 
     assert sorted(os.listdir(tmp_path)) == ["a.tar", "empty.txt"]
 
 
+def test_words_behind_a_missing_one(run: Run) -> None:
+    """A word that some sample has is not called missing, also behind one that none has; with --verbatim case counts."""
+    archive = make_tar([("a.jpg", b"1"), ("b.txt", b"1")])
+    done = run("tarfilter", "--fields-present", "nope jpg", stdin=archive)
+    assert "no sample had nope;" in done.stderr
+    assert members_of(run("tarfilter", "--fields-present", "JPG", stdin=archive).stdout) == [("a.jpg", b"1")]
+    assert members_of(run("tarfilter", "--verbatim", "--fields-present", "JPG", stdin=archive).stdout) == []
+
+
 def test_patterns_are_checked_one_by_one(run: Run) -> None:
     """The steps of one evaluation, which three long patterns exceed, are no limit of the patterns of an expression."""
     archive = make_tar([("a.txt", b"1")])

@@ -283,6 +283,17 @@ def test_damage_of_rows(case: str, inside: Inside, tmp_path: Path) -> None:
         assert not (tmp_path / "o.tar").exists()
 
 
+def test_fields_of_one_set_that_differ_in_case_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("n.JPG", b"1"), ("n.jpg", b"2")]))
+    (tmp_path / "b.tar").write_bytes(make_tar([("n.txt", b"3")]))
+    (tmp_path / "c.tar").write_bytes(make_tar([("n.Jpg", b"3")]))
+    run("tarjoin", "a.tar", "b.tar", "-o", "o.parquet").output()
+    joined = [("n.JPG", b"1"), ("n.jpg", b"2"), ("n.txt", b"3")]
+    for line in ("tarcat o.parquet", "tarjoin a.tar b.tar"):
+        assert members_of(run(*line.split()).output()) == joined
+    assert "has the field 'jpg' in A and in B" in run("tarjoin", "a.tar", "c.tar", "-o", "p.parquet").failure()
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

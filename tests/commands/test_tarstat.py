@@ -168,6 +168,16 @@ def test_a_field_that_a_whole_shard_lacks(run: Run, tmp_path: Path) -> None:
         assert (told["missing"], told["missing_in"]) == (2 if key else 0, key)
 
 
+@pytest.mark.parametrize("seconds", ["long", float("nan"), float("inf"), None, True])
+def test_lengths_of_a_table_that_are_no_numbers(seconds: object, run: Run, tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.mp3", b"1"), ("b.mp3", b"1")]))
+    run("tarindex", "a.tar", "-o", "a.parquet").output()
+    rows = pq.read_table(tmp_path / "a.parquet").append_column("mp3.seconds", pa.array([seconds] * 2))
+    pq.write_table(rows.append_column("mp3.broken", pa.nulls(2, pa.string())), tmp_path / "t.parquet")
+    assert run("tarstat", "--hours", "t.parquet").status == 0
+
+
 def test_a_table_beside_the_shards_that_it_lists(run: Run, tmp_path: Path) -> None:
     """It is no shard, and is counted as none, also if all of its shards are named too; an empty shard is one."""
     (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1")]))

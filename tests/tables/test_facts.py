@@ -343,6 +343,16 @@ def test_a_table_that_lacks_rows_of_a_shard(choose: str, indexed: Indexed, run: 
     assert pq.read_table(tmp_path / "new.parquet").equals(table)
 
 
+@pytest.mark.parametrize("prefix", ["file:", "file://{}/"])
+def test_a_table_in_a_folder_named_by_a_url(prefix: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a.tar").write_bytes(shard(1))
+    table = f"{prefix.format(tmp_path)}d/t.parquet"
+    run("tarindex", "d/a.tar", "-o", table).output()
+    assert pq.read_table(tmp_path / "d/t.parquet").column("__shard__").to_pylist() == ["a.tar"] * 4
+    assert run("tarcat", table).output() == run("tarcat", "d/a.tar").output()
+
+
 def test_a_shard_with_another_name_for_its_path_is_taken_over(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a b.tar").write_bytes(shard(1))
     run("tarindex", f"file://{tmp_path}/a%20b.tar", "-o", "t.parquet").output()

@@ -121,7 +121,9 @@ class Filter:
             for number, (read, flag) in enumerate(zip(reads, flags, strict=True)):
                 if flag:
                     row_answers = {ask: column[number] for ask, column in answers.items()} if answers else {}
-                    flags[number] = all(self._has_one(choices, read, row_answers) for choices in self._words) and (
+                    # not by a generator, which would not ask for the words behind the first that is missing
+                    has_words = [self._has_one(choices, read, row_answers) for choices in self._words]
+                    flags[number] = all(has_words) and (
                         self._expression is None
                         or self._expression.evaluate(read, first + number, row_answers, lenient=self._lenient)
                     )
@@ -170,7 +172,10 @@ class Filter:
         return flags
 
     def _has_one(self, choices: tuple[str, ...], read: Callable[[], Sample], answers: dict[Ask, Any]) -> bool:
-        is_present = any(answers["has", name] if ("has", name) in answers else name in read() for name in choices)
+        is_present = any(
+            answers["has", name] if ("has", name) in answers else read().member(name, verbatim=self._verbatim)
+            for name in choices
+        )
         if self._absent_words:
             if is_present:
                 self._absent_words.discard(choices)

@@ -254,9 +254,9 @@ class JoinedRows:
                 raise UsageError(f"A and B both have the {noun} {name!r}: -x {name} leaves out that of B")
 
     def _shared_fields(self) -> set[str]:
-        """Return the folded names of the fields that several sets, or one set twice, may have."""
-        sets = schema.sets_in(self.schema.names)
-        names = [self._how.fold(name) for number in sets for name in schema.fields_in_set(self.schema, number)]
+        """Return the folded names of the fields that several sets may have."""
+        sets = (schema.fields_in_set(self.schema, number) for number in schema.sets_in(self.schema.names))
+        names = [name for fields in sets for name in set(map(self._how.fold, fields))]
         return {name for name in names if names.count(name) > 1}
 
     def batches(self, find: Find, account: Account) -> Iterator[RowBatch]:
@@ -385,9 +385,12 @@ class JoinedRows:
         for number in schema.sets_in(rows.schema.names):
             fields = schema.fields_in_set(rows.schema, number)
             places = rows.column(schema.name_in_set(schema.MEMBERS_COLUMN, number)).flatten() if fields else ()
+            found: dict[str, Any] = {}  # of this set; n.JPG and n.jpg of one set are one field here
             for field, place in zip(fields, places, strict=True):
-                if self._how.fold(field) in counts:
-                    counts[self._how.fold(field)] += valid_mask(place)
+                name = self._how.fold(field)
+                found[name] = found.get(name, False) | valid_mask(place)
+            for name in counts.keys() & found.keys():
+                counts[name] += found[name]
         for name, count in counts.items():
             for wrong in np.flatnonzero(count > 1)[:1].tolist():
                 key = rows.column(schema.KEY_COLUMN)[wrong].as_py()

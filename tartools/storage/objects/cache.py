@@ -106,7 +106,7 @@ class Cache:
 
     def __init__(self, path: str, budget: int) -> None:
         self.folder = os.path.join(os.path.abspath(path), CACHE_FOLDER)
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(OSError):  # a folder that can't be looked at can't be used: then nothing is cached
             if os.lstat(self.folder).st_uid not in (os.geteuid(), 0):
                 raise ValueError("this folder belongs to another user")
         self.budget = budget
