@@ -86,6 +86,7 @@ class OutputFolder:
         self._parents = [] if self._exists else make_directory(parent)
         self._made_folders: set[bytes] = set()  # folders that were made
         self._open = True
+        self._owner = os.getpid()
         try:
             with translate_os_errors(url):
                 if self._exists:
@@ -137,8 +138,11 @@ class OutputFolder:
             self._open = False
 
     def abort(self) -> None:
-        """Remove all that was written, and the folders made for it. Does nothing after a `commit` that succeeded."""
-        if self._open:
+        """Remove all that was written, and the folders made for it.
+
+        Does nothing after a `commit` that succeeded, and in a fork, whose parent goes on writing.
+        """
+        if self._open and os.getpid() == self._owner:
             self._open = False
             remove_tree(self._hidden)
             unlock(self._lock)

@@ -219,6 +219,8 @@ def remove_tree(path: bytes) -> None:
     except FileNotFoundError:
         pass
     except OSError:
+        if os.path.islink(path):  # whose target is not ours
+            return
         with contextlib.suppress(OSError):  # files of other users stay
             os.chmod(path, 0o700)
             for folder, below, _ in os.walk(path):  # from the top, so that each directory can be entered

@@ -390,6 +390,8 @@ class SplitInput(Input):
                 self._count += count
                 return count
             self._next_part()
+        if len(self._sizes) < len(self._parts):  # an earlier call has failed
+            raise StorageError("reading has failed before", url=self._parts[len(self._sizes)])
         return 0
 
     def _next_part(self) -> None:

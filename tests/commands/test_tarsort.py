@@ -17,7 +17,7 @@ from tartools.commands.tarsort import tarsort
 from tartools.storage import openfiles
 from tests.archives import END, entry
 from tests.commands.test_conservation import peak_memory
-from tests.conftest import Run, has_end, make_samples, make_tar, members_of
+from tests.conftest import Run, has_end, keys_in, make_samples, make_tar, members_of
 from tests.properties.test_model import Members
 from tests.tiers import also
 
@@ -293,3 +293,17 @@ def test_keys_as_numbers(run: Run, tmp_path: Path) -> None:
     kept = run("tarsort", "-v", "-S", "int", "-u", "first", stdin=archive)
     assert [name for name, _ in members_of(kept.stdout)] == ["9.x", "10.x", "10.y"]
     assert "4 samples in, 2 out, 1 left out, 1 joined" in kept.stderr
+
+
+def test_verbatim_values_of_a_table_are_those_of_its_shards(run: Run, tmp_path: Path) -> None:
+    """A column of a table lacks the final newline, by which values differ with --verbatim: the samples are read."""
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.txt", b"x\n"), ("b.txt", b"x"), ("c.txt", b"x\n"), ("d.txt", b"w")]))
+    run("tarindex", "-f", "txt", "a.tar", "-o", "a.parquet").output()
+    for options, keys in (
+        (["--verbatim"], "dbac"),
+        ([], "dabc"),
+        (["--verbatim", "-u", "first"], "dba"),
+        (["-u", "first"], "da"),
+    ):
+        for name in ("a.tar", "a.parquet"):
+            assert keys_in(run("tarsort", "-s", "txt", *options, name).output()) == [*keys], (options, name)

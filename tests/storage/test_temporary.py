@@ -13,6 +13,7 @@ import pytest
 from tartools import storage
 from tartools.errors import StorageError
 from tartools.storage.interrupts import allow_signals, defer_signals
+from tartools.storage.scratch import remove_tree
 from tests.conftest import BIN, Run, make_samples, make_tar, members_of, python, running
 
 TAR = make_tar(make_samples(5))
@@ -187,3 +188,15 @@ def test_after_the_wait_signals_are_deferred_again(came: list[int]) -> None:
         signal.raise_signal(signal.SIGTERM)
         assert came == []
     assert came == [signal.SIGTERM]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root removes everything")
+def test_the_target_of_a_link_that_stays_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "target/inner").mkdir(parents=True)
+    (tmp_path / "target/inner").chmod(0o555)
+    (tmp_path / "locked").mkdir()
+    (tmp_path / "locked/link").symlink_to("../target")
+    (tmp_path / "locked").chmod(0o555)
+    remove_tree(os.fsencode(tmp_path / "locked/link"))
+    (tmp_path / "locked").chmod(0o755)
+    assert (tmp_path / "target/inner").stat().st_mode & 0o777 == 0o555 and (tmp_path / "locked/link").is_symlink()

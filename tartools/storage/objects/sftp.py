@@ -260,7 +260,8 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
         if about.mode is None or stat.S_ISLNK(about.mode):
             with suppress(StatusError):  # a link to nothing stays as it is, and is no file
                 target = session.ask(client.STAT, pack_string(path)).take_attributes()
-                about = target if target.mode is not None and stat.S_ISREG(target.mode) else about
+                if about.mode is None or (target.mode is not None and stat.S_ISREG(target.mode)):
+                    about = target
         if about.mode is not None and stat.S_ISREG(about.mode):
             yield path, about
         elif about.mode is not None and stat.S_ISDIR(about.mode) and not flat:
@@ -392,15 +393,19 @@ class _SftpUpload:
         return size
 
     def _is_renamed(self, session: Session, size: int) -> bool:
-        """True if the temporary file is gone and the output has *size* bytes: only our rename leads to that.
+        """True if the temporary file is gone and the output exists, as after our rename; False if the former exists.
 
-        False if the temporary file exists, or the output has another size. Raises: StatusError if neither file exists.
+        Raises: StatusError if neither file exists; StorageError if the output has other than *size* bytes.
         """
         try:
             session.ask(client.STAT, pack_string(self._temporary))
         except StatusError:
-            about = session.ask(client.STAT, pack_string(self._path)).take_attributes()
-            return about.size == size
+            stored = session.ask(client.STAT, pack_string(self._path)).take_attributes().size
+            if stored not in (None, size):
+                raise StorageError(
+                    f"another program has replaced this: it has {stored} bytes, not {size}", url=self.url
+                ) from None
+            return True
         return False
 
     def _rename(self, session: Session) -> None:
