@@ -1,4 +1,4 @@
-"""Find truncated WAV and Ogg files: libsndfile decodes the rest of one without an error.
+"""Open sounds by soundfile, and find truncated WAV and Ogg files: libsndfile decodes the rest without an error.
 
 Sources: Multimedia Programming Interface 1.0 and EBU Tech 3306 (RIFF, RF64); RFC 3533 (Ogg pages).
 """
@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import IO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+from tartools.errors import TarToolsError
+
+if TYPE_CHECKING:
+    import soundfile
 
 # A writer to a pipe can't know the size: 0, the largest 32-bit numbers, and near them (sox: 0x7ffff000 and its frames).
 MIN_STREAM_BYTES = 0x7FFF0000
@@ -16,6 +23,48 @@ _RIFF_CHUNK = struct.Struct("<4sI")
 _OGG_PAGE = struct.Struct("<4sBBqIIIB")
 _LAST_PAGE_FLAG = 4
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+class _FailureRecorder:
+    """A *file* for libsndfile, whose callbacks would print an exception on stderr and go on without it.
+
+    `failure`: the error of a read, after which the file seems to end; None if there was none.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.failure: TarToolsError | None = None
+        self.seek, self.tell = file.seek, file.tell
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Read bytes into *buffer*; return their number, 0 at the end of the file and from a failure on."""
+        if self.failure is None:
+            try:
+                return int(self._file.readinto(buffer))  # type: ignore[attr-defined]
+            except TarToolsError as error:
+                self.failure = error
+        return 0
+
+
+@contextmanager
+def open_by_soundfile(file: IO[bytes]) -> Iterator[soundfile.SoundFile]:
+    """Open the sound in *file*, which can seek, by soundfile, and close it at the end of the block.
+
+    Raises: the TarToolsError of a read of *file*, at the end of the block or in place of an error that follows from it;
+    soundfile's errors for damage; ModuleNotFoundError without soundfile.
+    """
+    import soundfile
+
+    recorder = _FailureRecorder(file)
+    try:
+        with soundfile.SoundFile(recorder) as sound:
+            yield sound
+    except Exception:
+        if recorder.failure is not None:
+            raise recorder.failure from None
+        raise
+    if recorder.failure is not None:
+        raise recorder.failure
 
 
 def truncation(file: IO[bytes], size: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import io
 from base64 import b64decode
 from collections import Counter
@@ -199,13 +200,13 @@ def metadata_begin(file: io.BufferedReader) -> int:
 def _arrow_errors(url: str, noun: str) -> Iterator[None]:
     """For the body of `with`: turn errors of pyarrow about a damaged file into a TarFormatError with *url*.
 
-    These are ArrowException, EOFError, UnicodeDecodeError, and OSError without an errno; a lack of memory, and an error
-    of the system, are raised as they are. *noun*: the word for the file in the message.
+    These are ArrowException, EOFError, UnicodeDecodeError, binascii.Error, and OSError without an errno; a lack of
+    memory, and an error of the system, are raised as they are. *noun*: the word for the file in the message.
     """
     pa = schema.import_arrow()
     try:
         yield
-    except (pa.ArrowException, EOFError, UnicodeDecodeError, OSError) as error:
+    except (pa.ArrowException, EOFError, UnicodeDecodeError, binascii.Error, OSError) as error:
         if getattr(error, "errno", None) is not None or isinstance(error, MemoryError):
             raise
         raise TarFormatError(f"this {noun} is damaged: {str(error).splitlines()[0]}", url=url) from error

@@ -134,8 +134,8 @@ def parse_resize(size: Any) -> Resize | None:
     if size is None:
         return None
     resize = size if isinstance(size, Resize) else Resize(tuple(size) if isinstance(size, list) else size)
-    for lengths in (resize.size, resize.crop):
-        sides = lengths if isinstance(lengths, tuple) else (1 if lengths is None else lengths,) * 2
+    for lengths in (resize.size, 1 if resize.crop is None else resize.crop):
+        sides = lengths if isinstance(lengths, tuple) else (lengths,) * 2
         if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
             raise ValueError(f"resize is the pixels of the shorter side, (height, width) or Resize(...), not {size!r}")
         if min(sides) < 1:

@@ -55,7 +55,7 @@ class StatefulSampler(DistributedSampler[Any]):
     and samples within each *window* runs; False: the order of the dataset
     *rank*, *world_size*: None: those of torch.distributed, or of RANK and WORLD_SIZE
     *weights*: shares of samples: a column's name, or an array with a number for each; or of sources: a dict, pattern of
-    shard URLs -> share, or a schedule, pairs (number of a sample in the epoch, such a dict)
+    shard URLs -> share, or a schedule, pairs (number of a sample over all epochs, such a dict)
     *length*: samples in an epoch; None: as many as *dataset* has. *replacement*: draw at random, else in exact shares,
     with *per_batch* in each batch
     *bucket*: batches of rows of one bucket: a column's name, or "__source__" for the sources of *weights*, or an array

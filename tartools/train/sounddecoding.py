@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from tartools.errors import SampleError, TarToolsError, how_to_install
 from tartools.samples.filetypes import MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
-from tartools.samples.soundfiles import truncation
+from tartools.samples.soundfiles import open_by_soundfile, truncation
 from tartools.train.clips import Clip, as_file
 
 if TYPE_CHECKING:
@@ -155,14 +156,13 @@ class SoundDecoder:
         return Sound().decode(data)
 
 
-def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
-    """Open the sound in *file* of *size* bytes by soundfile; close it after use.
+@contextmanager
+def open_sound(file: IO[bytes], size: int) -> Iterator[soundfile.SoundFile]:
+    """Open the sound in *file* of *size* bytes by soundfile, and close it at the end of the block.
 
     Raises: SampleError unless it begins as WAV, FLAC, Ogg or MP3, since libsndfile reads many formats that are hardly
-    tested, and for a truncated WAV; soundfile's errors for damage; ModuleNotFoundError without soundfile.
+    tested, and for a truncated WAV; the errors of `open_by_soundfile`.
     """
-    import soundfile
-
     head = file.read(MAGIC_BYTES)
     file.seek(0)
     file_type = type_of_file(head)
@@ -170,7 +170,8 @@ def open_sound(file: IO[bytes], size: int) -> soundfile.SoundFile:
         raise SampleError("it does not begin as a WAV, FLAC, Ogg or MP3 sound")
     if head[:1] == b"R" and (reason := truncation(file, size)):
         raise SampleError(reason)
-    return soundfile.SoundFile(file)
+    with open_by_soundfile(file) as sound:
+        yield sound
 
 
 def has_known_length(sound: soundfile.SoundFile) -> bool:

@@ -189,11 +189,18 @@ class ColumnFields:
         """
         if not self._values:
             self._values = {field: self._table.column(column, nulls=True) for field, column in self._names.items()}
-        lists = {field: values[rows].tolist() for field, values in self._values.items()}
+        lists = {field: _values_or_none(values[rows]) for field, values in self._values.items()}
         return {
             field: [value.copy() if isinstance(value, np.ndarray) else value for value in lists[field]]
             for field in lists
         }
+
+
+def _values_or_none(values: np.ndarray[Any, Any]) -> list[Any]:
+    """Return *values* as Python objects, None for null: a null of times in nanoseconds would be a negative number."""
+    if values.dtype.kind in "mM":
+        return [None if is_null else value for value, is_null in zip(values.tolist(), np.isnat(values), strict=True)]
+    return list(values.tolist())
 
 
 def column_fields(columns: Columns) -> dict[str, str]:

@@ -16,7 +16,7 @@ import soxr
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from tartools.errors import SampleError
+from tartools.errors import SampleError, StorageError
 from tartools.tar import member
 from tartools.train import Sound, TableDataset, WebDataset, ZipDataset, loader, padded, sounddecoding
 from tests.archives import encoded, photograph
@@ -246,6 +246,26 @@ def test_a_bomb_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     claimed[21] = claimed[21] & 0xF0 | 0x0F  # 36 bits of STREAMINFO: frames
     with pytest.raises(SampleError, match=r"more than 0 GiB"):
         Sound().decode(bytes(claimed))
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG"])
+@pytest.mark.parametrize("readable", [0, 20, 70, 500])
+def test_a_failure_to_read_is_raised_and_not_printed(
+    form: str, readable: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libsndfile would print a traceback, and take the sound for truncated."""
+
+    class Failing(io.BytesIO):
+        def readinto(self, buffer: Any, /) -> int:
+            if self.tell() + len(buffer) > readable:
+                raise StorageError("the server is away", url="s3://b/a.tar")
+            return super().readinto(buffer)
+
+    monkeypatch.setattr(sounddecoding, "truncation", lambda *_: "")
+    for how in (Sound(), Sound(seconds=0.1, at="middle")):
+        with pytest.raises(StorageError, match="the server is away"):
+            how.decode(Failing(ramp(9000, form)))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_sound_that_does_not_say_its_length() -> None:

@@ -367,6 +367,15 @@ def test_columns_are_fields_of_each_sample(url: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("unit", ["s", "us", "ns"])
+def test_times_without_a_value_are_no_field(unit: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([("a.cls", b"1"), ("b.cls", b"2")]))
+    rows = indexed(tmp_path / "a.tar").arrow.append_column("t", pa.array([None, 5], pa.timestamp(unit)))
+    tartools.Table.from_arrow(rows).write(tmp_path / "t.parquet")
+    first, second = list(TableDataset(str(tmp_path / "t.parquet"), columns="t"))
+    assert "t" not in first and second["t"] is not None
+
+
 @pytest.mark.parametrize("fields", ["score caption;txt", "cls score", "txt;caption __key__", "score label"])
 def test_chosen_among_fields_and_columns(fields: str, url: str) -> None:
     rows = list(range(TWELVE))

@@ -128,9 +128,9 @@ def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, i
         return _mpeg4_sound_facts(file, size)
     if not suffixes:
         raise ValueError("its first bytes do not match any sound format")
-    import soundfile
+    from tartools.samples.soundfiles import open_by_soundfile
 
-    with soundfile.SoundFile(file) as opened:
+    with open_by_soundfile(file) as opened:
         if opened.frames >= MAX_FRAMES:
             raise ValueError("its header does not say how long it is")
         return opened.frames / opened.samplerate, opened.samplerate, opened.channels, str(opened.format)
@@ -160,14 +160,12 @@ def check_sound(member: Member) -> None:
     ValueError if WAV or Ogg is truncated, or if another number of frames is decoded than the header says; what
     soundfile raises for other damage.
     """
-    import soundfile
-
-    from tartools.samples.soundfiles import truncation
+    from tartools.samples.soundfiles import open_by_soundfile, truncation
 
     with member.open() as file:
         if reason := truncation(file, member.size):
             raise ValueError(reason)
-    with member.open() as file, soundfile.SoundFile(file) as opened:
+    with member.open() as file, open_by_soundfile(file) as opened:
         frames = 0
         while count := len(opened.read(SOUND_FRAMES_IN_READ, dtype="float32")):
             frames += count
@@ -185,14 +183,14 @@ def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tupl
     Holds: 8192 frames. Raises: ValueError if the first bytes are not those of WAV, FLAC or Ogg (libsndfile reads many
     formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError.
     """
-    import soundfile
+    from tartools.samples.soundfiles import open_by_soundfile
 
     with member.open() as file:
         head = file.read(MAGIC_BYTES)
         if not _begins_as_sound(head):
             raise ValueError("it does not begin as one")
         file.seek(0)
-        with soundfile.SoundFile(file) as opened:
+        with open_by_soundfile(file) as opened:
             seconds, channels = opened.frames / opened.samplerate, opened.channels
             stored = SUBTYPE_NAMES.get(opened.subtype, opened.subtype.replace("_", " ").capitalize())
             description = (
