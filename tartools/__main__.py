@@ -19,7 +19,7 @@ PAGES = "First steps, and what all share: tartools man. The page of a command: t
 
 
 def run() -> NoReturn:
-    """Run the command that `sys.argv[1]` names, or `tartools` itself: handle signals, and exit with its status.
+    """Run the command that `sys.argv[1]` names, or else `main`: handle signals, and exit with its status.
 
     The name becomes `sys.argv[0]`, so that the command finds its own arguments behind it.
     """
@@ -34,9 +34,10 @@ def run() -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `tartools` with *arguments*: print an overview, the help or the version; return the exit status.
+    """Run `tartools` with *arguments*: print an overview, the help or the version on stdout; return the exit status.
 
-    Any other word is an error, with status USAGE_STATUS. Raises: TarToolsError, OSError.
+    Only the first argument counts: none, -h or --help, or --version. Any other word gets a message on stderr and the
+    status USAGE_STATUS. Raises: OSError if the text can't be printed.
     """
     from tartools.cli import process
 
@@ -67,7 +68,7 @@ def overview() -> str:
 
 
 def help_text() -> str:
-    """Return the text of `tartools --help`: the commands by task, with their summaries."""
+    """Return the text of `tartools --help`: the commands by task, with their summaries, which imports all of them."""
     parts = []
     for task, names in commands.COMMANDS_BY_TASK.items():
         summaries = [(name, commands.load(name).summary) for name in names]
@@ -86,7 +87,7 @@ def help_text() -> str:
 def wrap_text(first: str, text: str) -> str:
     """Return *first* and *text*, filled to the width of the terminal, but at least 40 columns; no newline at the end.
 
-    Lines after the first are indented by the width of *first*.
+    Lines after the first are indented by the length of *first*. Words that are longer than a line are not broken.
     """
     import shutil
     import textwrap
@@ -102,7 +103,7 @@ def wrap_text(first: str, text: str) -> str:
 
 
 def unknown_command_message(name: str) -> str:
-    """Return the message for *name*, which is no command, with its newline: similar names, or else all names."""
+    """Return the message that *name* is no command, with its newline: up to 3 similar names, or all if none is."""
     import difflib
 
     every = [*commands.names(), *commands.BUILTINS]

@@ -34,6 +34,7 @@ _USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
 class TarToolsError(Exception):
     """A failure, with a *message* in words, the *url* as the user gave it, and the *offset* in bytes of the tar stream.
 
+    *url*: "" for none. *offset*: in a file that is no tar, such as a table, the byte of the file; None: not given.
     `str()` gives one printable line, "URL: at byte N: message" (a traceback of another process, which a library puts
     there, keeps its lines). It hides query and user info of *url*, which may be secret, but nothing in *message*: put
     URLs into it with `shown`. `status`: the exit status of a command that fails with it.
@@ -57,7 +58,7 @@ class TarToolsError(Exception):
 
 
 class StorageError(TarToolsError):
-    """A URL cannot be opened, read, written or closed."""
+    """A URL cannot be opened, read, written or closed; also if a command for it fails, or a package is missing."""
 
 
 class NotFoundError(StorageError):
@@ -79,19 +80,19 @@ class ExistsError(StorageError):
 
 
 class TarFormatError(TarToolsError):
-    """The bytes are not a well-formed archive."""
+    """The bytes are not a well-formed archive, table, record file or compressed file."""
 
 
 class TruncatedError(TarFormatError):
-    """The bytes end before the archive does."""
+    """The bytes end before the archive, table, record or compressed data do."""
 
 
 class SampleError(TarToolsError):
-    """The archive is sound, but a sample lacks a requested field, or has an unsuitable key or value."""
+    """The input is sound, but a sample or row lacks a requested field, or has an unsuitable key, name or value."""
 
 
 class CommandError(TarToolsError):
-    """A command that the user gave (--post, tarproc -c, pipe:) failed."""
+    """The command of tarproc failed on a sample, or its shell is missing; other commands fail with StorageError."""
 
 
 class UsageError(TarToolsError):
@@ -105,7 +106,7 @@ _in_command = False
 
 @contextmanager
 def in_command() -> Iterator[None]:
-    """Make `is_command` true while the block runs.
+    """Make `is_command` true while the block runs; after it, also after an error, as it was before.
 
     Messages then name options as command lines do, and this process may fork.
     """
@@ -118,7 +119,7 @@ def in_command() -> Iterator[None]:
 
 
 def is_command() -> bool:
-    """True if this process runs one of our commands; False if it is a user's program."""
+    """True if this process runs one of our commands, in a block of `in_command`; False in a user's program."""
     return _in_command
 
 
@@ -167,7 +168,7 @@ def in_units(size: float) -> str:
 def byte_size(text: str) -> int:
     """Convert *text* to a number of bytes, as split(1) does: `1e9`, `500`, `64K`, `64KiB` (1024), `64KB` (1000).
 
-    Raises: ValueError for any other text, less than one byte, or more than a file can have.
+    A fraction of a byte is dropped. Raises: ValueError for any other text, less than one byte, or more than 2**63.
 
     >>> byte_size("64K"), byte_size("64KB"), byte_size("1.5e3")
     (65536, 64000, 1500)
@@ -191,7 +192,10 @@ def concealed(command: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return *text* with "?…" in place of the query, and "…@" of the user info, of each URL; it keeps line breaks."""
+    """Return *text* with "?…" in place of the query, and "…@" of the user info, of each URL; it keeps line breaks.
+
+    A query is all from the first ? of a URL, even where ? may be a part of the name, as in s3:.
+    """
     return re.sub(_USER_INFO, r"\1…@", re.sub(_URL_QUERY, r"\1?…", text))
 
 
@@ -217,8 +221,9 @@ def how_to_install(*packages: str) -> str:
 def shown(url: str) -> str:
     """Return *url* for a message: "stdin" for -; `?…` replaces a query, which may be a signature, `…@` user info.
 
-    For an archive that was split it is the pattern of its parts, such as "x.tar.*". For a command (pipe:), only its
-    first word and the last name of a shard are kept, since the rest may contain a password or a token.
+    It is one line, escaped as by `printable`. A ? that is a part of the name stays, as in `redacted`. For an archive
+    that was split it is the pattern of its parts, such as "x.tar.*". For a command (pipe:), only its first word (… if
+    it has unusual characters) and the last name of a shard are kept, since the rest may contain a password or a token.
 
     >>> shown("https://host/a.tar?X-Amz-Signature=abc"), shown("s3://b/what?.tar")
     ('https://host/a.tar?…', 's3://b/what?.tar')
@@ -239,8 +244,8 @@ def shown(url: str) -> str:
 def redacted(url: str) -> str:
     """Return *url* with `?…` in place of a query and `…@` in place of user info; also for each URL in a pipe: command.
 
-    A ? that is a part of the name, as in s3:, stays, unless a signature follows it. Unlike `shown` it keeps commands,
-    and escapes nothing.
+    A ? that is a part of the name, as in s3:, stays, unless a signature follows it, or it is in a command. Unlike
+    `shown` it keeps commands, and escapes nothing.
 
     >>> redacted("https://TOKEN@host/a.tar?X-Amz-Signature=abc"), redacted("s3://b/what?@.tar")
     ('https://…@host/a.tar?…', 's3://b/what?@.tar')

@@ -17,7 +17,8 @@ class Scheme(NamedTuple):
       question: meaning of a ? in a URL: IN_NAME (part of the name), QUERY (never shown: it may be a signature), or
         PROVIDER (`?provider=aws` at the end).
       is_listed: True if the store lists objects; then wildcards expand.
-      is_one_server: True if requests go to the endpoint of the environment, whatever the bucket.
+      is_one_server: True if requests for all URLs of the scheme go to one endpoint, from the environment or the default
+        of the store; False if a URL names its server, or there is none.
     """
 
     module: str
@@ -65,7 +66,7 @@ def scheme_record(scheme: str) -> Scheme:
 
 
 def listed_schemes() -> str:
-    """Return the schemes whose stores list objects, for a message.
+    """Return the schemes whose stores list objects, in the order of SCHEMES, joined by commas, for a message.
 
     >>> listed_schemes()
     's3:, gs:, ais:, aws:, gcp:, hf:, azure:, sftp:, scp:, ssh:'

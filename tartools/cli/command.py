@@ -37,7 +37,7 @@ class Command:
       name: name of the command; several words ("tartools demo") for one without a script, which has no options of
         `Common`, draws no progress and prints no totals.
       summary: first line of the manual.
-      trouble: exit status after a failure or an omission.
+      trouble: exit status after an omission, and the least exit status after a failure.
       interspersed: True if options may follow arguments.
     """
 
@@ -69,7 +69,7 @@ class Command:
     def parameters(self) -> dict[str, Declared]:
         """The declared options and arguments by parameter name; options of a group by the name of their attribute.
 
-        First the command's own, then the common ones of all commands.
+        First the command's own, then `Common` (only if it has a script) and `About`.
         """
         defaults = self._function.__kwdefaults__ or {}
         parameter_names = self._function.__code__.co_varnames[: self._function.__code__.co_argcount]
@@ -86,20 +86,21 @@ class Command:
         return {option.name: option for option in options}
 
     def __call__(self) -> NoReturn:
-        """Run as a process with the arguments of `sys.argv`: handle signals, and exit with the status."""
+        """Run as a process with the arguments `sys.argv[1:]`: handle signals, and exit with the status."""
         process.run(lambda: self.main(sys.argv[1:]))
 
     def main(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, and return the exit status; 128 + N stands for signal N.
 
-        Failures are printed on stderr; an exception that is a bug is raised.
+        Failures are printed on stderr, except a BrokenPipeError, which only gives the status of SIGPIPE; an exception
+        that is a bug is raised.
         """
         return exit_status(self.name, lambda: self._dispatch(arguments), self.trouble)
 
     def _dispatch(self, arguments: Sequence[str]) -> int:
         """Run with *arguments*, or print the help or the version that they ask for; return the exit status.
 
-        Raises: UsageError for wrong *arguments*; the errors of the function.
+        Raises: UsageError for wrong *arguments*; OSError if the help can't be printed; the errors of `_run`.
         """
         values = self._parse(arguments)
         if text := self._information(values):
@@ -109,7 +110,10 @@ class Command:
             return self._run(values)
 
     def _parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Return the values of the options that *arguments* give, by parameter name. Raises: UsageError."""
+        """Return the values of the options that *arguments* give, or the environment sets, by parameter name.
+
+        Raises: UsageError, with the message for the user, for wrong *arguments*.
+        """
         try:
             return parse(arguments, self.parameters.values(), interspersed=self.interspersed)
         except ValueError as error:
@@ -134,10 +138,11 @@ class Command:
     def _run(self, values: dict[str, Any]) -> int:
         """Call the function with the option *values*, draw progress, print totals; return the exit status.
 
-        The lists of --sums are checked before, and written after the function has returned. The status is `trouble` if
-        the run reported something that it left out, else the number that the function returned, 0 for None. Raises: the
-        errors of the function, and of these lists; ChangedError if an input has changed; AssertionError if the counts
-        of the account do not add up.
+        Unless --quiet, progress is drawn with --progress or if `is_shown_by_default`; totals are printed with
+        --verbose. The lists of --sums are checked before, and written after the function and the checks of the account.
+        The status is `trouble` if the run reported an omission, else the number that the function returned, 0 for None.
+        Raises: the errors of the function, of these lists, and of the checks (an input has changed, no sample had a
+        field); AssertionError if the counts of the account do not add up.
         """
         common = _values_of(Common, values)
         account = Account(lambda text: progress.print_message(self.name, text), common.quiet)
@@ -172,8 +177,8 @@ class Command:
     def _output_url(self, values: dict[str, Any]) -> str:
         """Return the URL of the first output option that has one of *values* or a default; "-" (stdout) if none has.
 
-        With an option that only prints (--dry-run, --summarize) it is "-" too; with --serve, which prints one line once
-        the progress is over, /dev/null.
+        Output options have a name in OUTPUTS. With an option that only prints (--dry-run, --summarize) it is
+        "-" too; with --serve, which prints one line once the progress is over, /dev/null.
         """
         if values.get("serve"):
             return os.devnull
@@ -186,8 +191,9 @@ class Command:
 def exit_status(name: str, work: Callable[[], int], trouble: int = 1) -> int:
     """Call *work*; return its exit status. Print its failure, if it raises one, and return the failure's status.
 
-    *name* begins the message; *trouble* is the least status of a failure; 128 + N stands for signal N, also if *work*
-    returned after the signal had come, and SIGPIPE for a BrokenPipeError. An exception that is a bug is raised again.
+    *name* begins the message, which follows a traceback if TARTOOLS_DEBUG is 1. The status is *trouble*, or that of a
+    `TarToolsError` if it is higher. 128 + N stands for signal N, also if *work* returned after the signal had come, and
+    128 + SIGPIPE for a BrokenPipeError; they print nothing. An exception that is a bug is raised again.
     """
     try:
         status = work()
@@ -240,8 +246,9 @@ def command(
     """Return a decorator that makes a function the `Command` of its name, with *manual* as its help and man page.
 
     *manual*: the docstring of the module, None for none. *interspersed*: if False, all words after the first argument
-    are arguments, even if they begin with a hyphen. *trouble*: exit status after a failure or an omission; otherwise it
-    is the number that the function returns, 0 for None. *name*: for a command without a script, such as "tartools
-    demo". `complete(manual)`: returns the manual with its tables filled in; called when the manual is shown.
+    are arguments, even if they begin with a hyphen. *trouble*: exit status after an omission, and the least after a
+    failure; otherwise it is the number that the function returns, 0 for None. *name*: for a command without a script,
+    such as "tartools demo"; "": the name of the function. `complete(manual)`: returns the manual with its tables filled
+    in; called when the manual is shown.
     """
     return lambda function: Command(function, manual or "", interspersed, trouble, name, complete)

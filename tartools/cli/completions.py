@@ -122,7 +122,8 @@ def completions_of_tartools(summaries: dict[str, str], page_names: Iterable[str]
     """Return the completion files of `tartools` for bash, zsh and fish: text by path in the project.
 
     The paths: completions/bash/tartools, completions/zsh/_tartools and completions/fish/tartools.fish. *summaries*:
-    one-line summary by the first word after `tartools`, the name of a command. *page_names*: commands with a man page.
+    one-line summary by the first word after `tartools`, the name of a command. *page_names*: commands with a man page;
+    "tartools", which has one too, is added.
     """
     pages = " ".join(("tartools", *page_names))
     words, shells = shlex.quote(" ".join((*summaries, "--help", "--version"))), " ".join(COMPLETION_INSTRUCTIONS)
@@ -155,7 +156,8 @@ def columns_of(file: str) -> str:
 def completion_lines(arguments: Sequence[str], names: Sequence[str]) -> str | None:
     """Return shell lines that enable completion of *names* and `tartools`, after a comment: where to put them.
 
-    *names*: the commands with a script. None unless *arguments* is one word: bash, zsh or fish.
+    *names*: the commands with a script; only bash needs them, zsh and fish get the folder of all completions. None
+    unless *arguments* is one word: bash, zsh or fish.
     """
     shell = arguments[0] if len(arguments) == 1 else ""
     if shell not in COMPLETION_INSTRUCTIONS:

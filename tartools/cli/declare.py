@@ -27,7 +27,7 @@ class Option:
       names: the words of *spelling* that begin with a hyphen; () for an argument.
       metavar: the other words of *spelling*: the placeholder of the value.
       help: its sentence in the help.
-      minimum: least value of a number, or None.
+      minimum: least value of a number, or None; not checked if there is a *parser*.
       parser: makes the value from the text, and raises ValueError with the reason if it can't; None: the type says how.
       envvar: environment variable that sets a flag if it is 1 or another word for true.
       default: text about the default in the help, where the default value itself does not say it.
@@ -63,9 +63,10 @@ class Option:
 class Group:
     """Options that belong together: each annotated attribute is an option, its value in the class the default.
 
-    Subclass it, and annotate a parameter of a command's function with the subclass. The function then gets an instance,
-    which has the values given on a command line; for other options it has the default of the class. *shared* marks
-    groups that many commands have; help and man pages list their options last.
+    An option without a value in the class is required. Subclass it, and annotate a parameter of a command's function
+    with the subclass. The function then gets an instance, which has the values given on a command line; for other
+    options it has the default of the class. *shared*: marks groups that many commands have: help and man pages list
+    their options last; each subclass says it anew. Instances with equal values are equal; none is hashable.
     """
 
     shared = False
@@ -132,8 +133,9 @@ class Declared:
     def value(self, text: str) -> Any:
         """Convert *text* from the command line to the value of the option, or to one of them if it repeats.
 
-        Not for a flag. Raises: ValueError with the reason: the parser refuses it, it is no number, below the minimum,
-        or none of the choices.
+        The parser of the `Option` makes it, if there is one, and alone checks it; else the type: an int, a float, or
+        *text* as it is. Not for a flag. Raises: ValueError with the reason: the parser refuses it, it is no number,
+        below the minimum, or none of the choices.
         """
         option, kind = self.option, self.kind
         if option.parser:
@@ -157,14 +159,14 @@ class Declared:
 
     @property
     def help(self) -> str:
-        """Its sentence in the help, followed by the minimum, the default and the environment variable."""
+        """Its sentence in the help, followed by the minimum, the default and the environment variable, if any."""
         return " ".join((self.option.help, *self._remarks()))
 
     def _remarks(self) -> Iterator[str]:
-        """Yield the sentences that follow the help: about the minimum, unless 0, the default, the environment variable.
+        """Yield the sentences that follow the help: about the minimum, the default and the environment variable.
 
         Such as "At least 1.", "Default: 256M.", "Environment: TARTOOLS_FORCE."; nothing about one that the option does
-        not have, nor about the default of a flag, None and "".
+        not have, a minimum of 0, and, unless the `Option` has a text for it, the default of a flag, None and "".
         """
         if self.option.minimum:
             yield f"At least {self.option.minimum:g}."
@@ -179,7 +181,8 @@ class Declared:
 def type_hints(owner: Any) -> dict[str, Any]:
     """Return the annotations of a function or an option class as types, by name.
 
-    A class has the annotations of its bases too. The result of a function has the name "return".
+    A class has the annotations of its bases too, before its own. The result of a function has the name "return".
+    `Annotated` stays. Raises: NameError if an annotation is a string with a name that does not exist.
     """
     annotations: dict[str, Any] = {}
     for base in reversed(getattr(owner, "__mro__", (owner,))):
@@ -217,7 +220,7 @@ def declarations_of(hint: Any, name: str, default: Any) -> Iterator[Declared]:
 def whole_number(text: str) -> int:
     """Convert *text* to an int, as `int` does; `1e3` is a whole number too. Raises: ValueError for any other text.
 
-    A number with an exponent or a point has up to 30 digits (MAX_OPTION_DIGITS).
+    A number with an exponent or a point is below 10**30 (MAX_OPTION_DIGITS).
 
     >>> whole_number("12"), whole_number("1e3"), whole_number("2.5e1")
     (12, 1000, 25)

@@ -54,7 +54,7 @@ class LastLine:
         self._write(f"{begin}{SAVE_CURSOR}\x1b[{size.lines}H{RESET_STYLE}{ERASE_LINE}{text}{RESTORE_CURSOR}")
 
     def close(self) -> None:
-        """Erase the line, and let other output use it again. Raises: OSError."""
+        """Erase the line, and let other output use it again; nothing if it is not reserved. Raises: OSError."""
         if self._size is not None:
             self._write(
                 f"{SAVE_CURSOR}{ALL_LINES_SCROLL}\x1b[{self._size.lines}H{RESET_STYLE}{ERASE_LINE}{RESTORE_CURSOR}"
@@ -85,8 +85,8 @@ class Painter:
     def draw(self, seconds: float) -> None:
         """Draw the counts *seconds* after the run began; erase them while the run is paused or in the background.
 
-        Where the last line can't be reserved, print a line if 10 seconds have passed since the last one, and none while
-        the run is paused. Raises: OSError.
+        Where the last line can't be reserved, print a line: at the first call, then if 10 seconds have passed since the
+        last one; none while the run is paused, but in the background too. Raises: OSError.
         """
         if self._account.progress.paused:
             self.close()
@@ -144,9 +144,10 @@ class Bar:
         self._task = self._progress.add_task(title, total=None, counts="", left="")
 
     def text(self, position: int, total: int | None, words: str, width: int, left: str = "") -> str:
-        """Return the line, which fits into *width* columns: the bar at *position* of *total*, and the counts *words*.
+        """Return the line, cut to *width* columns: title, the bar at *position* of *total*, and the counts *words*.
 
-        It may contain control sequences for colours. *total*: None if unknown. *left*: the time left, for jobs.
+        It may contain control sequences for colours. *total*: None if unknown. *left*: the time left as text, which
+        only a bar with *are_jobs* shows.
         """
         self._console.width = width
         self._progress.update(self._task, completed=position, total=total, counts=words, left=left)
@@ -169,8 +170,9 @@ def _is_in_background() -> bool:
 def progress_of(account: Account) -> tuple[int, int | None]:
     """Return (amount done, total) of a run; the total is None if unknown.
 
-    They are in jobs of this run if there are any (without jobs done before it), otherwise in samples if the phase has a
-    total, otherwise in bytes read of the bytes expected; once these are all read, in samples processed of samples read.
+    They are in jobs of this run, ended or failed, if there are any (without jobs done before it), otherwise in samples
+    if the phase has a total, otherwise in bytes read of the bytes expected; from the time when these are all read until
+    all samples are processed, in samples processed of samples read.
     """
     jobs, phase = account.progress.jobs, account.progress.phase
     if jobs.total:
@@ -191,7 +193,8 @@ def counts_in_words(account: Account, seconds: float) -> str:
     """Return the counts of *account* in words, with the rate since the run began, *seconds* ago.
 
     Such as "1,200 samples, 3 of 12 shards, 2.1 of 2.3 GB, 150.0 MB/s"; for jobs "9 done, 2 running, 1 failed, 4 left,
-    2/s". There is no rate for a listing, for a phase that has a name and a total, or once all is read.
+    2/s". There is no rate for a listing, for jobs before the first has ended, for a phase that has a name and a total,
+    and while samples are processed after all is read.
     """
     progress, phase = account.progress, account.progress.phase
     if progress.objects is not None:
@@ -240,7 +243,7 @@ def _done_text(jobs: Jobs) -> str:
 
 
 def _rate_text(jobs: Jobs, seconds: float) -> str:
-    """Return ", N/s", the jobs that ended per second, done or failed, in three digits; "" if none has ended."""
+    """Return ", N/s", the jobs that ended per second, done or failed, in format .3g; "" if none has, or after 0 s."""
     ended = jobs.done + jobs.failed
     return f", {ended / seconds:.3g}/s" if ended and seconds else ""
 
@@ -256,7 +259,7 @@ def seconds_left(jobs: Jobs, seconds: float) -> float | None:
 
 
 def clock_time(seconds: float | None) -> str:
-    """Return *seconds* as MM:SS, or H:MM:SS from one hour on; "" for None."""
+    """Return *seconds*, rounded, as MM:SS, or H:MM:SS from one hour on; "" for None."""
     if seconds is None:
         return ""
     minutes, rest = divmod(round(seconds), 60)
@@ -272,7 +275,7 @@ def _time_left_text(jobs: Jobs, seconds: float) -> str:
 def listing_summary(account: Account) -> str:
     """Return the counts of a listing in words: "3 shards among 1,000 objects, 2.1 GB", the size of the shards.
 
-    The objects are left out if all are shards.
+    The objects are left out if all are shards. *account*: of a listing: its `progress.objects` is not None.
     """
     shards = several(account.shards_done, "shard")
     objects = account.progress.objects

@@ -27,9 +27,9 @@ def requirement(extras: str, published: bool) -> str:
 
 
 def install_sentence(extras: str, published: bool) -> str:
-    """Return the Markdown sentence "Install: ..." that says how to install the commands, or the library, with *extras*.
+    """Return the Markdown sentence "Install: ..." that says how to install commands and library with *extras*.
 
-    The library alone if one of *extras* is train or ray. *extras*: names with commas, or "." for none. *published*:
+    Only the library if one of *extras* is train or ray. *extras*: names with commas, or "." for none. *published*:
     True: from the package index, False: in a clone.
     """
     needed = requirement(extras, published)
@@ -48,7 +48,8 @@ def with_install_lines(text: str, published: bool = PUBLISHED) -> str:
     """Return *text*, of a page in Markdown or roff, with each line about installation made anew.
 
     These lines are a line of Markdown that ends in `<!-- install EXTRAS -->`, and the quoted word of .IR after a
-    comment of roff "install EXTRAS". *published*: True: install from the package index, False: in a clone.
+    comment of roff "install EXTRAS"; other text stays. *published*: True: install from the package index, False: in a
+    clone.
     """
     text = PAGE_LINE.sub(lambda line: f"{install_sentence(line[2], published)} {line[1]}", text)
     return MANUAL_LINE.sub(lambda line: f'{line[1]}"{roff_command(line[2], published)}"', text)

@@ -187,6 +187,8 @@ def _literal(text: str) -> Iterator[str]:
 def _roff(text: str) -> str:
     r"""Return *text* so that roff shows it as it is. Only a hyphen within a word may be typographic.
 
+    *text*: one line: in a second one, a dot at its begin would be taken for a macro.
+
     >>> print(_roff(".5 of end-of-archive, -o 'a b'"))
     \&.5 of end-of-archive, \-o \(aqa b\(aq
     """
@@ -296,8 +298,8 @@ def generated_files(commands: Sequence[Command], builtins: Sequence[Command]) ->
     """Return the text of every generated file, and of every page of docs/, by its path in the project.
 
     *commands*: commands with a script, in the order of the README's table; they get a man page and completions.
-    *builtins*: commands that only `tartools` runs. Reads the files of which only a part is generated. Raises:
-    ValueError if one of them has no list of commands.
+    *builtins*: commands that only `tartools` runs. Reads the files that are generated only in part, and docs/. Raises:
+    ValueError if a file of COMMAND_LISTS has no list of commands; OSError if a file can't be read.
     """
     rows = {command.name: command.summary for command in commands}
     summaries = dict(sorted(rows.items()))
@@ -321,7 +323,8 @@ def generated_files(commands: Sequence[Command], builtins: Sequence[Command]) ->
 def stale_files(root: Path, files: Mapping[str, str]) -> list[str]:
     """Return paths, relative to *root*, that are missing, differ from the generated *files*, or belong to no command.
 
-    *files*: text by path. The paths are sorted.
+    The last: pages of section 1 and completions that are not in *files*. *files*: text by path. The paths are
+    sorted. Raises: OSError if a file can't be read.
     """
     existing = [
         str(path.relative_to(root))
@@ -339,7 +342,7 @@ def main(arguments: Sequence[str], files: Mapping[str, str]) -> int:
 
     Prints their paths. Return the exit status: 0; with `--check`, which changes nothing and reports these files on
     stderr, 1 if there are any. *arguments*: `[--check] [DIRECTORY]`; the directory is the project by default. *files*:
-    text by path.
+    text by path in the directory. Raises: OSError if a file can't be read or written.
     """
     root = next((Path(a) for a in arguments if a != "--check"), PROJECT)
     wrong = stale_files(root, files)

@@ -27,8 +27,9 @@ MAX_IMPLICIT_WORKERS = 4  # workers of commands without an option -p: more would
 def count_workers(parallel: int | None = None) -> int:
     """Return the number of workers for -p *parallel*: 0 is one per core that this process may use; None the default.
 
-    The default of all commands is one per core, up to 8. Three declare another one: tarproc 1, as xargs -P, since CMD
-    may have threads of its own; tarcat one shard after the other; tarpcat 4, since it waits for servers and commands.
+    The default of commands with -p is one per core, up to 8. Three declare another one: tarproc 1, as xargs -P, since
+    CMD may have threads of its own; tarcat one shard after the other; tarpcat 4, since it waits for servers and
+    commands.
     """
     if parallel:
         return parallel
@@ -76,7 +77,7 @@ class Inputs(Group, shared=True):
       inputs: arguments SHARD; None: stdin, unless there are lists.
       files_from: lists of shard names (-T).
       null: names in lists end with NUL, not newline.
-      allow_pipe: lists may name commands and, if they are on a server, local files and other servers.
+      allow_pipe: lists on a server may name commands, stdin, local files and other servers; local lists always may.
       lax: a shard may lack its end-of-archive block.
       skip_special: links, devices and sparse members are skipped without a word.
     """
@@ -101,8 +102,9 @@ class Inputs(Group, shared=True):
         """Return the URLs of the shards, in order, with braces and wildcards expanded, and parts of archives joined.
 
         `on_fault(error)`: called for parts of an archive that are not whole, which stay apart; None: it is raised.
-        Without arguments and lists: stdin, "-". Raises: StorageError for a list that can't be read, or that may not
-        name what it does, or a wildcard without a match; UsageError if stdin is named twice, or a URL has a password.
+        First the arguments, then the names in lists. Without both: stdin, "-". Raises: StorageError for a list that
+        can't be read, is empty, or may not name what it does, and for a wildcard without a match; UsageError if stdin
+        is named twice, a URL has credentials, or one stands for an archive that was split.
         """
         from tartools.storage.expand import expand
 
@@ -161,7 +163,7 @@ class ShardOutputs(Group):
 
 
 class Output(ShardOutputs, shared=True):
-    """Options for the tar archive to write: url ("-" is stdout), force (replace a file), gzip (compress), sums."""
+    """Options for the one output, a tar archive or a table: url ("-" is stdout), force (replace it), gzip, sums."""
 
     url: Url = "-"
     force: Force = False
@@ -238,8 +240,9 @@ def check_outputs(
     *outputs*: URL by option, such as "--output"; None if it was not given. *force*: existing files may be replaced.
     *inputs*: URLs that no output may replace. *forms*: format by option; for other options a shard or a table.
 
-    Raises: UsageError if two outputs are one file (other than /dev/null) or a name does not fit its format;
-    StorageError if an output exists or is an input.
+    Raises: UsageError if two outputs are one file (other than /dev/null), or a name is empty, has a number such as
+    %06d, credentials, or the suffix of another format; StorageError if an output exists (unless *force*), is an input
+    or a directory, or has a scheme that can't be written, and if its server can't tell whether it exists.
     """
     earlier_urls: dict[str, str] = {}
     for option, url in outputs.items():

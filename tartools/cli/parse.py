@@ -74,13 +74,14 @@ class UnknownOptionError(ValueError):
 def parse(arguments: Sequence[str], declarations: Iterable[Declared], *, interspersed: bool = True) -> dict[str, Any]:
     """Return the values that *arguments* give to the options of a command, by parameter name.
 
-    With `-h`, `--help` or `--version`, return only that one: {"usage": True}, "help" or "version". *declarations*: the
-    options and arguments of the command. `Declared.value` makes the values of options; an argument is the word itself;
-    an option or argument that repeats has a list of them. A flag is True, also if its environment variable sets it.
-    Options that are not given are left out. An argument spelled `[-- WORD...]` has the list of the words after the
-    first `--`. Unless *interspersed*, all words after the first argument are arguments too. Raises: ValueError with the
-    message for the user: an unknown option, a wrong value or none, an option given twice that does not repeat, a
-    required one that is missing, too many arguments.
+    With `-h`, `--help` or `--version`, return only the first one given, {"usage": True}, "help" or "version": wrong
+    values, and missing or surplus arguments, are no errors then. *declarations*: the options and arguments of the
+    command. `Declared.value` makes the values of options; an argument is the word itself; an option or argument that
+    repeats has a list of them. A flag is True, also if its environment variable sets it. Options that are not given are
+    left out. The words after the first `--` are the list of an argument spelled `[-- WORD...]`, if there is one. Unless
+    *interspersed*, all words after the first argument are arguments too. Raises: ValueError with the message for the
+    user: an unknown option, a wrong value or none, an option given twice that does not repeat, a required one that is
+    missing, too many arguments.
     """
     declarations = list(declarations)
     values: dict[str, Any] = {}
@@ -133,9 +134,9 @@ def _split_arguments(
 ) -> tuple[list[tuple[Declared, str]], list[str]]:
     """Split *arguments* into (option, text of its value) pairs and the other words, both in order.
 
-    *options_by_name*: option by each of its names. *interspersed*: False: options behind the first other word are other
-    words, too. All words after -- are other words. The text of a flag is "". Raises: UnknownOptionError; ValueError if
-    a value is missing, or given to a flag.
+    *options_by_name*: option by each of its names and aliases. *interspersed*: False: all that follows the first other
+    word, options and -- too, are other words. All words after -- are other words. The text of a flag is "". Raises:
+    UnknownOptionError; ValueError if a value is missing, or given to a flag.
     """
     occurrences: list[tuple[Declared, str]] = []
     words: list[str] = []
@@ -239,7 +240,8 @@ def _parse_value(option: Declared, text: str) -> Any:
 def _is_set(option: Declared) -> bool:
     """True if the environment variable of the flag *option* sets it: it is one of TRUE_WORDS, in any case.
 
-    False if it is not set, or one of FALSE_WORDS. Raises: ValueError for any other word.
+    False if it is not set, or one of FALSE_WORDS. Blanks around the word are ignored. Raises: ValueError, whose message
+    names the option, for any other word.
     """
     text = os.environ.get(option.option.envvar, "").strip()
     if text.lower() not in TRUE_WORDS | FALSE_WORDS:
@@ -253,8 +255,8 @@ def _is_set(option: Declared) -> bool:
 def similar_names(name: str, options: Iterable[str]) -> list[str]:
     """Return the names in *options* that resemble *name*, sorted: a letter or the end is missing or wrong.
 
-    That is, they begin with *name*, or `difflib` gives a ratio of 0.7 or more (MIN_SIMILARITY). Names with their
-    hyphens, as "--count". Names of one letter are never similar: too many of them would be.
+    That is, they begin with *name*, or `difflib` gives a ratio of 0.7 or more (MIN_SIMILARITY) for what follows the
+    hyphens. Names have their hyphens, as "--count". Names of one letter are never similar: too many of them would be.
 
     >>> similar_names("--ratio", ["--version", "--verbatim"]), similar_names("--coun", ["--count"])
     ([], ['--count'])

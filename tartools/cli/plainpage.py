@@ -47,10 +47,11 @@ def _installed_files(page: str) -> Iterator[Path]:
 
 
 def plain_text(page: str, width: int) -> str:
-    """Return the roff *page* as plain text of up to *width* columns; literal lines, tables and long words may be wider.
+    """Return the roff *page* as plain text, its paragraphs filled to *width* columns, 1 or more.
 
-    Blank lines at its begin and end are dropped; it ends with a newline. Raises: KeyError for a special character that
-    is none of SPECIAL_CHARACTERS.
+    Long words, literal lines, headings, terms of lists and tables may be wider. Blank lines at its begin and end are
+    dropped; it ends with a newline. Raises: KeyError for a special character that is none of SPECIAL_CHARACTERS;
+    ValueError for a quote that is not closed, and for a table whose rows differ in their number of cells.
     """
     text = PlainText(width)
     for line in page.splitlines():
@@ -60,7 +61,9 @@ def plain_text(page: str, width: int) -> str:
 
 
 class PlainText:
-    """Lines of plain text, up to *width* columns, made from lines of roff: `add` each, then `end_paragraph`.
+    """Lines of plain text, made from lines of roff: `add` each, then `end_paragraph`.
+
+    *width*: columns to which paragraphs are filled; other lines may be wider.
 
     Attributes:
       lines: the finished lines.
@@ -75,7 +78,10 @@ class PlainText:
         self._rows: list[list[str]] | None = None  # of the table that is being read
 
     def add(self, line: str) -> None:
-        """Add a line of roff: a macro or text; comments, and lines of a table without a tab, are dropped."""
+        """Add a line of roff: a macro or text; comments, and lines of a table without a tab, are dropped.
+
+        Raises: KeyError and ValueError, as `plain_text` says.
+        """
         if line.startswith(('.\\"', "'\\\"")):
             return
         macro, _, words = line.partition(" ")
@@ -93,7 +99,10 @@ class PlainText:
             self._words = []
 
     def _apply(self, macro: str, words: str) -> None:
-        """Apply *macro*, a name without its dot, with its arguments *words*; an unknown one only ends the paragraph."""
+        """Apply *macro*, a name without its dot, with its arguments *words*; an unknown one only ends the paragraph.
+
+        *words*: the rest of the line, as roff. Raises: KeyError and ValueError, as `plain_text` says.
+        """
         if macro in ("B", "I", "SM"):
             self._add_text(" ".join(arguments_of(words)))
             return
@@ -155,7 +164,7 @@ def arguments_of(words: str) -> list[str]:
     """Return the arguments in *words*, the roff after the name of a macro: words, or texts in double quotes.
 
     They are without quotes and escapes: `tar "a b"` has the arguments tar and a b. Raises: ValueError if a quote is not
-    closed.
+    closed; KeyError for a special character not in SPECIAL_CHARACTERS.
     """
     lexer = shlex.shlex(unescape_roff(words), posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters, lexer.escape, lexer.quotes = True, "", "", '"'
@@ -165,7 +174,8 @@ def arguments_of(words: str) -> list[str]:
 def unescape_roff(text: str) -> str:
     r"""Return *text* without the escapes of roff, fonts included; special characters such as \(aq are replaced.
 
-    Raises: KeyError for a special character not in SPECIAL_CHARACTERS.
+    A backslash with a character that is none of the escapes used here is dropped with it. Raises: KeyError for a
+    special character not in SPECIAL_CHARACTERS.
 
     >>> print(unescape_roff(r"\fB\-\-lax\fR \(aqa\e\(aq \&.5"))
     --lax 'a\' .5

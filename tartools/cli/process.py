@@ -46,11 +46,12 @@ class WithoutPandas:
 def run(main: Callable[[], int]) -> NoReturn:
     """Run *main* and exit with the status it returns. SIGINT, SIGTERM or SIGHUP raise Interrupted in it, once.
 
-    A signal that the parent ignores (nohup) stays ignored. *main* has to turn its exceptions into a status, as
-    `exit_status` does.
-    A status of 128 + N makes the process die of signal N. A timer ticks while *main* runs, unless the parent has set
-    one: Python handles signals only between two of its steps, so a signal just before a system call would wait until
-    the call ends, perhaps forever; the next tick interrupts the call.
+    One of these that the parent ignores (nohup) stays ignored. Closed standard streams become /dev/null before, and
+    pandas can't be imported. *main* has to turn its exceptions into a status, as `exit_status` does: here they pass
+    through. A status of 128 + N makes the process die of signal N; after 0, without other threads, the process ends
+    without cleanup of objects, but the functions of atexit are called. A timer ticks while *main* runs, unless the
+    parent has set one: Python handles signals only between two of its steps, so a signal just before a system call
+    would wait until the call ends, perhaps forever; the next tick interrupts the call.
     """
     _open_standard_streams()
     sys.meta_path.insert(0, WithoutPandas)
@@ -98,8 +99,8 @@ def print_now(text: str) -> None:
 def printable_lines(lines: bytes) -> bytes:
     """Return *lines* for stdout; if that is a terminal, control characters but tabs and newlines are escaped.
 
-    There, a carriage return before a newline is dropped, and bytes that are not UTF-8 are escaped too. In a pipe or a
-    file, everything stays.
+    There, a carriage return before a newline is dropped, and bytes that are not UTF-8 and other characters that are not
+    printable, such as no-break spaces, are escaped too. In a pipe or a file, everything stays.
     """
     if not os.isatty(1):
         return lines
@@ -113,10 +114,10 @@ def has_alarm() -> bool:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handle a signal: ignore further ones and raise `Interrupted`; while a `__del__` runs, try again 1 ms later.
+    """Handle a signal: ignore further ones and raise `Interrupted`; while a `__del__` runs, send it again 1 ms later.
 
-    *number*: of the signal, which is added to `received_signals` before `Interrupted` is raised. *frame*: where it
-    came.
+    *number*: of the signal, which is added to `received_signals` before `Interrupted` is raised. *frame*: the stack
+    frame that the signal interrupted, or None.
     """
     while frame is not None:
         if frame.f_code.co_name == "__del__":  # Python would swallow the exception here: once more, a little later
@@ -132,7 +133,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _flush_standard_streams() -> None:
-    """Flush stdout and stderr; drop output that can't be written, for which Python would change the exit status."""
+    """Flush stdout and stderr; drop output that can't be written, for which Python would change the exit status.
+
+    The stream then leads to /dev/null.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -141,7 +145,10 @@ def _flush_standard_streams() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null for each standard stream that is closed, so that no file gets its number; writing to it fails."""
+    """Open /dev/null for each standard stream that is closed, so that no file gets its number; writing to it fails.
+
+    `sys.stdout` and `sys.stderr` become files if they are None; `sys.stdin` stays as it is.
+    """
     for fd in range(3):
         try:
             os.fstat(fd)

@@ -45,7 +45,8 @@ def is_shown_by_default(output: str) -> bool:
     """True if progress is drawn by default: stderr is a terminal, and the data go to no terminal and no pipe.
 
     The data go to the URL *output*; "-" is stdout. Files that do not exist yet and URLs of stores count as neither; a
-    `pipe:` URL is a pipe. So in `a | b | c > file` only c draws, and nothing mixes with data on a terminal.
+    `pipe:` URL, a socket, and a device but /dev/null count as a pipe. So in `a | b | c > file` only c draws, and
+    nothing mixes with data on a terminal.
     """
     try:
         if not os.isatty(2) or output.startswith("pipe:"):
@@ -67,9 +68,11 @@ def _is_read_at_once(file_status: os.stat_result) -> bool:
 def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
     """Draw the counts of *account* while the block runs, after the first second, if *visible*; erase them at its end.
 
-    *name*: the command. A timer signal triggers the drawing, between two steps of the main thread: a second thread
-    would take time from the rest, and make forking unsafe. A process has only one timer of this kind: if its parent has
-    set it, to end the process, nothing is drawn; nor is it in a thread other than the main one.
+    At the end, also after an error, the timer and the handler of its signal are as before. After a drawing that can't
+    be written there are no more. *name*: the command. A timer signal triggers the drawing, between two steps of the
+    main thread: a second thread would take time from the rest, and make forking unsafe. A process has only one timer of
+    this kind: if its parent has set it, to end the process, nothing is drawn; nor is it in a thread other than the main
+    one.
     """
     visible = visible and not has_alarm()
     if visible:
@@ -83,7 +86,7 @@ def progress(name: str, account: Account, visible: bool) -> Iterator[None]:
     painters: list[Painter] = []  # one, as soon as there is something to draw
 
     def tick(_number: int, frame: FrameType | None) -> None:
-        """Draw, unless the signal has interrupted an import or another drawing."""
+        """Draw, unless the signal has interrupted an import, a message or another drawing; stop if stderr fails."""
         while frame is not None:  # the signal may have interrupted an import, or a write to the terminal
             if (
                 frame.f_code.co_filename.startswith("<frozen importlib")

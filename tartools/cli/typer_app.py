@@ -29,8 +29,8 @@ def help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
 def short_help_text(name: str, manual: str, declarations: Iterable[Declared]) -> str:
     """Return help for two screens: usage, summary, the first sentence about each option, and the first two examples.
 
-    Shared options are only named, except the output: they are the same in all commands. *manual*: begins with the
-    summary; examples come after the line "Examples:".
+    Shared options are only named, except the output: they are the same in all commands; the options of `About` are left
+    out. *manual*: begins with the summary; examples come after the line "Examples:".
     """
     explained: list[Declared] = []
     shared: list[Declared] = []
@@ -51,7 +51,8 @@ def _render_help(
 ) -> str:
     """Return the help of the command *name* as Typer prints it: usage, *text*, arguments and options, *epilog*.
 
-    *is_short*: only the first sentence about each option. An argument `[-- WORD...]` is only in the usage.
+    *is_short*: only the first sentence about each option, and no --help. An argument `[-- WORD...]` is only in the
+    usage.
     """
 
     def nothing(**_: Any) -> None: ...

@@ -42,7 +42,7 @@ def names() -> list[str]:
 def load(name: str) -> Command:
     """Import and return the command *name*: one that has a script, or one of `BUILTINS`.
 
-    Raises: ModuleNotFoundError for any other name.
+    Raises: ModuleNotFoundError for any other name, AttributeError for the name of a module that has no command.
     """
     from importlib import import_module
 

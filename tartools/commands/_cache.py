@@ -30,8 +30,9 @@ def cache(
 ) -> int:
     """Print the cached objects, one a line, the last used first, or with *clear* remove copies; return the exit status.
 
-    *url*: the object or folder to remove; None: all. The status is 1 if TARTOOLS_CACHE names no cache. Raises:
-    UsageError for a *url* without *clear*.
+    *url*: the object or folder to remove; None: all. A line on stderr says how many bytes are cached or removed. The
+    status is 1 if TARTOOLS_CACHE is not set. Raises: UsageError for a *url* without *clear*, and if TARTOOLS_CACHE is
+    no folder with a size, or its folder belongs to another user; OSError.
     """
     if url is not None and not clear:
         raise UsageError("URL goes with --clear (see tartools cache --help)")

@@ -26,11 +26,11 @@ Workers = Annotated[
 
 
 class SampleChoice(cli.Group):
-    """Options that select samples, order them and give them keys, in tarcat and tarpcat.
+    """Options that select samples, order them and give them keys, in tarcat and tarpcat; None: not given.
 
     Attributes:
       first: stop after so many samples written (-c).
-      skip, part: samples to read, by number (--skip, --slice).
+      skip, part: samples to select, by number (--skip, --slice); they exclude each other.
       interleave: number of shards to take samples from in turn.
       shuffle: samples in the shuffle buffer; the list of shards is shuffled too.
       seed: of the shuffle.
@@ -87,8 +87,8 @@ def cat(
     """Run tarcat or tarpcat: write the selected samples of the shards of *source* to *output*.
 
     *field_choice*, *choice*: which fields and samples, and in which order. *ahead*: how shards are read ahead.
-    *parallel*: number of shards read at once; 0: one per core; None: one after the other. Raises: UsageError for
-    options that exclude each other.
+    *parallel*: number of shards read at once; 0: one per core; None: one after the other, but with `ahead.unordered`
+    one per core, up to 8. Raises: UsageError for options that exclude each other, or the table *output*; TarToolsError.
     """
     if ahead.unordered and choice.interleave:
         raise UsageError("--interleave and --unordered exclude each other")
@@ -135,7 +135,7 @@ def load_sums(choice: SampleChoice, output: cli.Output, urls: Sequence[str], acc
     """Return the checksums of --check-sums, which all shards *urls* must have; *account* checks them before the commit.
 
     Raises: UsageError for -c, --slice or a table as output, with which shards are not read to their ends; StorageError
-    if the list can't be read, or lacks a shard.
+    if the list can't be read, or lacks a shard, or has a checksum of it that can't be computed here (CRC32C).
     """
     stop = "-c" if choice.first is not None else "--slice" if choice.part is not None else ""
     if stop:
@@ -166,7 +166,9 @@ def apply_stages(items: Iterator[Any], choice: SampleChoice, field_choice: cli.F
     """Return *items* passed through the stages of the options: slice, fields, shuffle, count, new keys.
 
     *items*: samples; or row numbers, if the output is a table (then no option that changes samples is given). *run*:
-    the pass that yields them; its account counts samples left out.
+    the pass that yields them; its account counts samples left out, and with -c shows this number as the total. Raises:
+    UsageError for wrong words of -f; the iterator: UsageError for a wrong template, SampleError for a sample that can't
+    get its new names.
     """
     from tartools.stages import select, shuffle
 

@@ -24,8 +24,8 @@ def completion(
 ) -> int:
     """Print the shell lines that enable completion for the shell in *words*: bash, zsh or fish; return 0.
 
-    The completions themselves call it with `table FILE`, for the names of a table's columns. Raises: UsageError for
-    other words.
+    The completions themselves call it with `table FILE`: it prints the names of a table's columns, nothing if FILE
+    can't be read. Raises: UsageError for other words, and without any.
     """
     words = words or []
     if len(words) == 2 and words[0] == "table":

@@ -53,7 +53,8 @@ def demo(
 ) -> int:
     """Draw pictures in *directory*, then print and run each command line of the demo there; return the exit status.
 
-    *directory*: None makes a temporary one. The status is 1 if it is not empty, or a line fails.
+    *directory*: made if it is missing; None makes a temporary one. It is kept. The status is 1 if it is not empty, or
+    once a line fails: the others do not run. Raises: OSError.
     """
     folder = Path(directory or tempfile.mkdtemp(prefix="tartools-demo-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +80,10 @@ def demo(
 
 
 def draw_pictures(folder: Path) -> None:
-    """Draw 20 pictures of each of 3 classes as `folder/CLASS/NN.jpg`: the same ones every time."""
+    """Draw 20 pictures of each of 3 classes as `folder/CLASS/NN.jpg`: the same ones every time.
+
+    Makes the folders. Raises: OSError, also if a folder of a class exists.
+    """
     from PIL import Image, ImageDraw
 
     chance = random.Random(0)

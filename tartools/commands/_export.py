@@ -51,10 +51,10 @@ def export(
     All tar2... commands but tar2tsv and tar2folder call it. `write(samples, file)`: writes the samples, and counts them
     in *account*. *specs*: the fields to keep, as -f gives them; None if *write* selects them. *selection*: has the
     fields to drop, and the count. `check()`: raises if a library is missing; called once the inputs exist.
-    Raises: UsageError if stdout is a terminal and the format is binary, or if the name ends in the suffix of a codec
-    (train.zip.gz) and files of the format are not compressed as a whole; SampleError for samples that tarcreate could
-    not make again; StorageError if an input can't be read, or the output can't be written; the errors of *check* and
-    *write*.
+    Raises: UsageError if stdout is a terminal and the format is binary, if the name of the output does not fit the
+    format (train.zip.gz: its files are not compressed as a whole), and for wrong *specs* or inputs; SampleError for
+    samples that tarcreate could not make again; StorageError and TarFormatError if an input can't be read, or the
+    output can't be written; the errors of *check*, of *write* and of the checks of *account* (no sample had a field).
     """
     full_url = Url(output.url)
     if not form.is_packed and full_url.scheme != "pipe" and (bare := split_packed(full_url.name)[0]) != full_url.name:
@@ -91,8 +91,8 @@ def stop_after_written(samples: Iterable[Sample], count: int, account: Account) 
 def check_readable_back(samples: Iterable[Sample]) -> Iterator[Sample]:
     """Yield *samples* unchanged, after checking that tarcreate can make the same samples from the file.
 
-    Raises: SampleError for a key that tarcreate refuses (absolute, or with `..`), and for two adjacent samples with one
-    key, which readers would take for one.
+    Raises: SampleError for a key that tarcreate refuses (empty, absolute, or with a part `..`), and for two adjacent
+    samples with one key, which readers would take for one; a sample whose only member has no field is not compared.
     """
     last: bytes | None = None
     for sample in samples:
@@ -117,5 +117,5 @@ def check_safe_key(sample: Sample) -> Sample:
 
 
 def write_readable(lines: Iterable[bytes], sink: Sink, output: ExportOutput) -> None:
-    """Write *lines* to *sink*; if *output* is a terminal, with control characters escaped."""
+    """Write *lines* to *sink*; if *output* is a terminal, with control characters escaped by `printable_lines`."""
     write_lines(map(process.printable_lines, lines) if output.is_terminal else lines, sink)

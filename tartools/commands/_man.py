@@ -31,10 +31,11 @@ def man(
     *,
     name: Annotated[str, cli.Option("[NAME]", "A command; without one, the page tartools(7).")] = OVERVIEW_NAME,
 ) -> int:
-    """Show the man page *name*; return 0.
+    """Show the man page *name*, as plain text on stdout; return 0.
 
-    On a terminal this process becomes man(1), if that is installed. Raises: UsageError if *name* is neither "tartools"
-    nor a command with a script of its own, TarToolsError if the page was not installed.
+    On a terminal this process becomes man(1) instead, or, if man is not installed, shows the text in a pager. Raises:
+    UsageError if *name* is neither "tartools" nor a command with a script of its own, TarToolsError if the page was not
+    installed.
     """
     if name not in (OVERVIEW_NAME, *names()):
         raise UsageError(missing_page_message(name))
@@ -57,7 +58,8 @@ def man(
 def missing_page_message(name: str) -> str:
     """Return the message that *name* has no man page.
 
-    For one of BUILTINS it advises `tartools NAME --help`; otherwise it lists commands with similar names, or all.
+    For one of BUILTINS it advises `tartools NAME --help`; otherwise it lists commands with similar names, or, if
+    none is similar, all that have a page.
     """
     if name in BUILTINS:
         return f"{name} has no man page; write tartools {name} --help"

@@ -12,7 +12,10 @@ from tartools.commands import BUILTINS, COMMANDS_BY_TASK, load
 
 
 def generate_files() -> dict[str, str]:
-    """Return the text of every file generated from the commands, by its path in the project."""
+    """Return the text of every generated file, and of every page of docs/, by its path relative to the project.
+
+    Files of which only the list of commands is generated are read before. Raises: ValueError if one has no such list.
+    """
     by_task = [name for names in COMMANDS_BY_TASK.values() for name in names if name not in BUILTINS]
     return manual.generated_files([load(name) for name in by_task], list(map(load, BUILTINS)))
 

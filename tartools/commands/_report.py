@@ -11,6 +11,7 @@ def print_facts(facts: dict[str, Any], as_json: bool, report: ModuleType) -> Non
     """Print *facts* on stdout: as JSON if *as_json*, as tables on a terminal, otherwise as lines, one fact each.
 
     *report*: the module of `tartools.show` that makes tables and lines of such facts, by `parts` and `plain_lines`.
+    Raises: StorageError if stdout can't be written.
     """
     if as_json:
         import json

@@ -107,7 +107,7 @@ state = loader.state_dict()
 
 @cli.command(__doc__, name="tartools skill")
 def skill() -> int:
-    """Print the page for agents that write commands: all commands by task, and recipes; return 0."""
+    """Print the Markdown page for agents: data model, rules, all commands by task, recipes, exit statuses; return 0."""
     lines = []
     for task, names in COMMANDS_BY_TASK.items():
         words = ((f"tartools {name}" if name in BUILTINS else name, load(name).summary) for name in names)

@@ -48,10 +48,10 @@ class FolderOptions(cli.Group):
     """Options for the folder.
 
     Attributes:
-      url: its name.
+      url: its name; "" if none was given, which is an error.
       force: replace files that exist.
-      class_field: column that names the folder of a sample; None: keys alone do.
-      rows: name of the table of text fields; None: they are files.
+      class_field: field, or value in JSON (json:label), that names the folder of a sample; None: keys alone do.
+      rows: name of the table of text and JSON fields, which ends in .csv or .jsonl; None: they are files.
     """
 
     url: Annotated[str, Option("-o --output DIR", "Folder to write; if new, it appears once it is complete.")] = ""
@@ -72,12 +72,13 @@ class FolderSelection(SampleSelection):
 
 @cli.command(__doc__)
 def tar2folder(account: Account, source: cli.Inputs, selection: FolderSelection, output: FolderOptions) -> None:
-    """Write the members of all samples of *source* to files of a folder, in order; the exit status is 0.
+    """Write the chosen members of the samples of *source* to files of a folder, in order.
 
-    *selection*: the fields to write, and how many samples. *output*: the folder, and whether samples are put into
-    folders by class, and text into a table. Raises: UsageError without -o, or if --rows is not a name that ends in .csv
-    or .jsonl; StorageError if a file can't be read or written; SampleError for a name that can't be a file, or is
-    taken.
+    *selection*: the fields to write, and how many samples; a sample without any of these fields is left out. *output*:
+    the folder, and whether samples are put into folders by class, and text into a table. The exit status is 0, but 1
+    after an omission, such as a link in a shard. Raises: TarToolsError, such as UsageError without -o, or if --rows is
+    not a name that ends in .csv or .jsonl; SampleError for a name that can't be a file, or is taken, and for a sample
+    that has no class or does not fit the table.
     """
     from tartools.formats.folderwrite import TABLE_NAME_SUFFIXES, FolderLayout, write_sample_files
     from tartools.storage.outputfolder import check_folder, open_output_folder

@@ -33,15 +33,16 @@ from tartools.storage.streams import Sink
 
 @cli.command(__doc__)
 def tar2jsonl(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
-    """Write the samples of *source* to *output*, one JSON object per line; the exit status is 0.
+    """Write the samples of *source* to *output*, one JSON object per line.
 
-    *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a name
-    that is a duplicate or not UTF-8.
+    *selection*: the fields to write, and how many samples; a sample without any of these fields is left out. The exit
+    status is 0, but 1 after an omission, such as a link in a shard. Raises: TarToolsError, such as SampleError for a
+    name that is not UTF-8, a field twice, and a key that tarcreate would refuse or take for the one before.
     """
     from tartools.formats import jsonl
 
     def write(samples: Iterator[Sample], sink: Sink) -> None:
-        """Write *samples* to *sink*, one JSON object per line."""
+        """Write *samples* to *sink*, one JSON object per line; on a terminal, control characters are escaped."""
         write_readable(jsonl.json_lines(samples, account), sink, output)
 
     export(account, source, output, JSON_LINES, write, selection, selection.fields)

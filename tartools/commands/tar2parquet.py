@@ -52,11 +52,13 @@ def tar2parquet(
         list[str] | None, Option("--binary NAMES", "Columns to store as plain bytes, in quotes: 'jpg txt'.")
     ] = None,
 ) -> None:
-    """Write the samples of *source* to a Parquet file, a row for each, payloads included; the exit status is 0.
+    """Write the samples of *source* to the Parquet file *output*, a row for each, payloads included.
 
-    *selection*: the fields to write, and how many samples. *binary*: names of columns, separated by blanks, to store as
-    plain bytes. Raises: UsageError, StorageError; SampleError for a sample that does not fit the columns (a field that
-    appears after the first row group), and for a word of -f that no sample has a field for.
+    *selection*: the fields to write, and how many samples; a sample without any of these fields is left out. *binary*:
+    texts of names of columns, separated by blanks, to store as plain bytes; None: none. The exit status is 0, but 1
+    after an omission, such as a link in a shard. Raises: TarToolsError, such as SampleError for a sample that does not
+    fit the columns (a field that appears after the first row group, text that is not UTF-8), for a word of -f that no
+    sample has a field for, and a name in *binary* that is no column.
     """
     from tartools.formats.parquetwrite import ParquetLayout, write_parquet
     from tartools.tables import schema

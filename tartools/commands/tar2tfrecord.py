@@ -35,9 +35,10 @@ from tartools.storage.streams import Sink, write_lines
 
 @cli.command(__doc__)
 def tar2tfrecord(account: Account, source: cli.Inputs, selection: SampleSelection, output: ExportOutput) -> None:
-    """Write the samples of *source* to a TFRecord file, a record for each; the exit status is 0.
+    """Write the samples of *source* to the TFRecord file *output*, a record for each.
 
-    *selection*: the fields to write, and how many samples. Raises: UsageError, StorageError; SampleError for a
+    *selection*: the fields to write, and how many samples; a sample without any of these fields is left out. The exit
+    status is 0, but 1 after an omission, such as a link in a shard. Raises: TarToolsError, such as SampleError for a
     duplicate or impossible name, a sample above 2 GiB, and a word of -f that no sample has a field for.
     """
     from tartools.formats import tfrecord

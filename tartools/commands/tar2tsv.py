@@ -55,8 +55,8 @@ class TableOptions(cli.Group):
     """Options for the columns and the format of the rows.
 
     Attributes:
-      fields: the columns besides the key (-f).
-      nokey, noheader: write no column __key__, no line of names.
+      fields: texts of -f, the columns besides the key, such as "cls json:width"; None: only the key.
+      nokey, noheader: write no column __key__, no line of names. JSON lines have no such line.
       csv, jsonl: the format; TSV if both are False.
       missing: text to write where a sample lacks a value (--fill); None: that is an error.
       verbatim: match case, keep final newlines.
@@ -94,8 +94,9 @@ def tar2tsv(
 ) -> None:
     """Write a row with the chosen columns for each sample of *source* to *output*, as TSV, CSV or JSON lines.
 
-    *table*: columns and format. *first*: number of samples to write; None: all. Raises: UsageError for options that
-    exclude each other; SampleError for a missing value, or a column without any.
+    *table*: columns and format. *first*: number of samples to write; None: all. The exit status is 0, but 1 after
+    an omission, such as a link in a shard. Raises: TarToolsError, such as UsageError for options that exclude each
+    other; SampleError for a value that is missing (without --fill) or not text, and a column without any value.
     """
     if table.csv and table.jsonl:
         raise UsageError("--csv and --jsonl exclude each other")
@@ -110,7 +111,10 @@ def tar2tsv(
     max_workers = 1 if one_by_one else cli.implicit_workers()
 
     def rows(task: ShardTask[textwrite.EmptyColumns]) -> Iterator[bytes]:
-        """Yield the rows of the batches of *task*, encoded; at the end set its result: which columns were empty."""
+        """Yield the encoded rows of *task*, *first* at most, one or more in an item; set `task.result` at the end.
+
+        The result: the columns that had no value in these rows.
+        """
         with close_at_end(task.batches):
             task.result = yield from textwrite.make_lines(task.batches, shape, account, first)
 

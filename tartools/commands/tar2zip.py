@@ -40,10 +40,11 @@ def tar2zip(
     output: ExportOutput,
     deflate: Annotated[bool, Option("--deflate", "Compress each member.")] = False,
 ) -> None:
-    """Write the members of all samples of *source* to one zip file, in order; the exit status is 0.
+    """Write the chosen members of the samples of *source* to the zip file *output*, in order.
 
-    *selection*: the fields to write, and how many samples. *deflate*: compress each member. Raises: UsageError,
-    StorageError; SampleError for a duplicate name, or one that a zip file can't hold.
+    *selection*: the fields to write, and how many samples; a sample without any of these fields is left out. *deflate*:
+    compress each member. The exit status is 0, but 1 after an omission, such as a link in a shard. Raises:
+    TarToolsError, such as SampleError for a duplicate name, or one that a zip file can't hold.
     """
     from tartools.formats.zipfiles import write_zip
 

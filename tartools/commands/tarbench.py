@@ -97,7 +97,8 @@ DEFAULT_MAX_WORKERS = 4  # by default
 def worker_list(text: str) -> str:
     """Convert a list such as "4 2" or "4,2" to numbers of workers, sorted, separated by blanks, with 0 added: "0 2 4".
 
-    The parts of the time can be measured only without workers. Raises: ValueError for no numbers, or any above 999.
+    Each number comes once. The parts of the time can be measured only without workers, so 0 is always there. Raises:
+    ValueError for a list without numbers, and for a word that is no number of up to three digits.
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 4 for word in words):
@@ -106,7 +107,11 @@ def worker_list(text: str) -> str:
 
 
 class DataOptions(cli.Group):
-    """Options for the data to measure: count (samples at most), size (bytes at most), tmpdir (folder for copies)."""
+    """Options for the data to measure: count (samples at most), size (bytes), tmpdir (folder for copies, or None).
+
+    The sample by which `size` is reached is the last one. Of data on a server `size` limits shards only: the shard by
+    which it is reached is the last one.
+    """
 
     count: Annotated[int, Option("-c --count N", "Take the first N samples.", minimum=1)] = DEFAULT_SAMPLES
     size: Annotated[
@@ -119,12 +124,12 @@ class MeasuringOptions(cli.Group):
     """Options for the measurements.
 
     Attributes:
-      workers: numbers of DataLoader workers, separated by blanks; None: 0 and one per core up to 4.
+      workers: numbers of DataLoader workers, such as "0 2 4"; None: 0, and the number of cores, at most 4.
       batch: samples in a batch.
-      seconds: how long each row is measured.
+      seconds: how long each row is measured, about; not used with *passes*.
       passes: number of passes for each row, however long they take; None: as many as fit into *seconds*.
       cold: drop the files from the page cache before each pass.
-      dry_run: only list the rows.
+      dry_run: only list the rows; samples are read to count them.
     """
 
     workers: Annotated[
@@ -156,8 +161,8 @@ def tarbench(
     """Measure how fast training can read the first samples of *source*, and print facts and advice.
 
     *data*: how many samples, and where copies of local data are, which are removed at the end. *timing*: numbers of
-    workers, batch, time of each measurement. *json*: print one JSON object. Raises: StorageError if torch or pyarrow is
-    not installed; TarToolsError if a row fails.
+    workers, batch, time of each measurement. *json*: print one JSON object. Raises: TarToolsError, such as
+    StorageError if torch or pyarrow is not installed.
     """
     if missing := [name for name in ("torch", "pyarrow") if importlib.util.find_spec(name) is None]:
         raise StorageError(f"this needs {' and '.join(missing)}: {errors.how_to_install(*missing)}")
@@ -177,8 +182,9 @@ class BenchPlace(NamedTuple):
     Attributes:
       form: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM.
       urls: the URLs to give to a data set of that form.
-      files: local files with the bytes, to drop from the page cache.
-      samples: their number.
+      files: local files with the payloads, to drop from the page cache; [] for data on a server, and for LOOSE_FORM in
+        a dry run.
+      samples: number of samples to measure in a pass.
     """
 
     form: str
@@ -196,10 +202,13 @@ def bench_facts(
 ) -> dict[str, Any]:
     """Measure the samples of *urls* in each form and order with each number of workers; return the facts of --json.
 
-    *data*, *timing*: how many samples, and how they are measured. *folder*: temporary folder for copies. Facts:
-    "source" (URLs), "samples", "bytes", "fields", "batch", "seconds", "passes", "cores"; "others", the share of the
-    cores that other programs used, or None; "rows": dicts of name, form, order, workers and, unless it is a dry run,
-    the results of `measure_row`; "advice". Raises: TarToolsError, with key and shard of the sample in the source.
+    Local data are measured in all forms; data on a server in their own form, shards also as a table. *urls*: at least
+    one. *data*, *timing*: how many samples, and how they are measured. *folder*: temporary folder for copies. Facts:
+    "source" (URLs without secrets); "samples", "bytes" and "fields" as `places_of_copies` or `places_on_server` returns
+    them; "batch", "seconds", "passes" of *timing*; "cores"; "others", the share of the cores that other programs used,
+    about 0 to 1, or None; "rows": dicts of name, form, order, workers, the results of `measure_row` and "limit" (see
+    `add_advice`); "advice", lines. A dry run measures nothing: no results, no advice. Raises: TarToolsError, with key
+    and shard in the source if a sample of a copy fails.
     """
     kind, origins = form_of_all(urls), Origins()
     if is_on_server(urls[0], kind):
@@ -247,7 +256,10 @@ def bench_facts(
 def form_of_all(urls: Sequence[str]) -> str:
     """Return the form that all of *urls* have: LOOSE_FORM (a folder, a prefix), ZIP_FORM, TABLE_FORM or TAR_FORM.
 
-    Raises: UsageError if they differ, or for two folders; StorageError if a shard or table does not exist.
+    *urls*: at least one. LOOSE_FORM: a local directory, or a name that ends in a slash; ZIP_FORM: by the suffix .zip;
+    TABLE_FORM: by the first bytes. Raises: UsageError if they differ, for two folders, and for an unsuitable URL;
+    StorageError if a local shard or table does not exist, or an object with the name of a table can't be read. Zip
+    files are not looked at.
     """
     kinds = set()
     for url in urls:
@@ -267,9 +279,10 @@ def form_of_all(urls: Sequence[str]) -> str:
 
 
 def is_on_server(url: str, kind: str) -> bool:
-    """True if the samples of *url* are on a server; for a table, if the sample of one of the first 1,000 rows is.
+    """True if the samples of *url* are on a server; for a table, if one of its first rows, up to 1,000, says so.
 
-    *kind*: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM, the form of *url*.
+    For a table, shards from a command (`pipe:`, `GOPEN_<SCHEME>`) count as on a server, otherwise they do not. *kind*:
+    LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM, the form of *url*. Raises: TarToolsError if a table can't be read.
     """
     if kind != TABLE_FORM:
         return storage.is_stored_object(url)
@@ -286,7 +299,8 @@ def is_on_server(url: str, kind: str) -> bool:
 def other_cpu_seconds() -> tuple[float, float] | None:
     """Return (CPU seconds of other programs, CPU seconds of all cores, idle ones too), since the start of the system.
 
-    Other programs are all but this process and those of its children that have ended. None if there is no /proc/stat.
+    Other programs are all but this process and those of its children that have ended; the kernel counts as one. None if
+    there is no /proc/stat.
     """
     try:
         ticks = [int(word) for word in storage.read_content("/proc/stat").split()[1:9]]  # proc(5)
@@ -300,12 +314,13 @@ def other_cpu_seconds() -> tuple[float, float] | None:
 def places_of_copies(
     urls: Sequence[str], kind: str, account: Account, reading: Reading, data: DataOptions, folder: Path, dry: bool
 ) -> tuple[Taken, list[BenchPlace], Origins]:
-    """Copy the first samples of *urls* into *folder* in each form, with numbers as keys.
+    """Copy the first samples of *urls* into *folder* in each form, with numbers as keys (from "00000000" on).
 
-    Return (facts about the data, the places of the copies, key and shard in the source of each sample). Facts:
+    Return (facts about the data, the place of each form, key and shard in the source of each sample). Facts:
     "samples", their number; "bytes", of their payloads; "fields", a list of names. *kind*: form of *urls*. *data*:
-    limits. A *dry* run makes only the shard. Without samples there are no places. Raises: TarToolsError if samples
-    can't be read, or copies not written.
+    limits; the sample that reaches the bytes is the last. A *dry* run makes only the shard, but returns all places, of
+    which the others do not exist. Without samples there are no places. Raises: TarToolsError if samples can't be read,
+    or copies not written.
     """
     account.progress.phase = Phase("copying")
     origins: Origins = []
@@ -313,7 +328,10 @@ def places_of_copies(
     size = 0
 
     def numbered(samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the first *samples*, up to the limits; record their keys, shards, fields and bytes."""
+        """Yield the first *samples*, at most `data.count`, up to the one by which payloads have `data.size` bytes.
+
+        Counts them in *account* as written; records their keys, shards, fields and bytes.
+        """
         nonlocal size
         for sample in select.take_first(samples, data.count):
             account.samples_out += 1
@@ -348,9 +366,10 @@ def places_of_copies(
 
 
 def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Reading) -> Iterator[Sample]:
-    """Return the samples of *urls*, given their *kind*: ZIP_FORM, LOOSE_FORM (a folder), otherwise shards or tables.
+    """Return an iterator over the samples of *urls*: zip files, a folder, or shards and tables, in order.
 
-    In zip files and folders, adjacent files with one key are a sample. *account* counts them as read. Raises:
+    *kind*: ZIP_FORM, LOOSE_FORM (*urls* is one local folder), or any other. Adjacent members of a zip file with one key
+    are a sample, and all files of the folder with one key, in order of keys. *account* counts them as read. Raises:
     TarToolsError, also while it is iterated over.
     """
     if kind == ZIP_FORM:
@@ -368,12 +387,13 @@ def source_samples(urls: Sequence[str], kind: str, account: Account, reading: Re
 def places_on_server(
     urls: Sequence[str], kind: str, account: Account, data: DataOptions, folder: Path
 ) -> tuple[Taken, list[BenchPlace]]:
-    """Choose samples of *urls*, all on a server, to be measured in place; return facts about them, and their places.
+    """Choose samples of *urls*, on a server, to be measured in place; return facts about them, and their places.
 
-    *kind*: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM, the form of *urls*. Up to `data.count` samples; of shards, the
-    first ones that have `data.size` bytes. Only a table of the samples is written, to *folder*, for shards and tables.
-    Shards get two places, as a table and as a tar, of which the tar has all samples of these shards. *account* gets the
-    number of samples. Facts: "samples", their number; "bytes" and "fields" are None, since they are unknown.
+    *kind*: LOOSE_FORM, ZIP_FORM, TAR_FORM or TABLE_FORM, the form of *urls*. The first `data.count` samples, fewer if
+    there are fewer; of shards, only the first ones that together reach `data.size` bytes are used. For shards and
+    tables a table of the samples is written to *folder*. Shards have two places: this table, and a tar with all samples
+    of the shards used; other forms have one. *account* counts the samples as read and written. Facts: "samples", their
+    number; "bytes" and "fields" are None, since they are unknown. Raises: TarToolsError if *urls* can't be read.
     """
     from tartools.train.bench import bench_dataset
     from tartools.train.tabledataset import table_of
@@ -403,9 +423,10 @@ def places_on_server(
 
 
 def error_in_source(error: TarToolsError, origins: Origins) -> TarToolsError:
-    """Return *error*, raised for a sample of our copies, with the key and shard of that sample in the source.
+    """Return a SampleError for *error*, about a sample of our copies, with its key and shard in the source.
 
-    *origins*: key and shard by number of the sample. An error that names no sample is returned unchanged.
+    *origins*: key and shard by number of the sample. An error that names no sample of eight digits is returned
+    unchanged, and so is each one if *origins* is empty.
     """
     key_match = match(r"sample '(\d{8})'", error.message)
     if key_match is None or not origins:

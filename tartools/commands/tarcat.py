@@ -67,7 +67,7 @@ def tarcat(
     """Write the selected samples of *source* to *output*, in input order unless *choice* or *ahead* asks for another.
 
     *field_choice*, *choice*: which fields and samples, and whether they are shuffled or get new keys. *workers*: number
-    of shards to read at once, 0 for one per core; None: one after the other. *ahead*: memory for that. Raises:
-    TarToolsError.
+    of shards to read at once, 0 for one per core; None: one after the other, but with `ahead.unordered` one per core,
+    up to 8. *ahead*: memory for that, and whether samples come in any order. Raises: TarToolsError.
     """
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

@@ -148,13 +148,13 @@ class CheckOptions(cli.Group):
     """Options for the checks and their report.
 
     Attributes:
-      expect: names of fields that each sample must have.
+      expect: texts of fields that each sample must have, such as "jpg;png cls"; None: those that most samples have.
       decode: decode payloads, not only look at their first bytes.
-      ignore: codes of findings to leave out, separated by blanks or commas.
+      ignore: codes of findings to leave out, separated by blanks or commas; None: none.
       dots: "last": keys end at the last dot of names; else at the first.
       reader: the library that shall read the shards, "hf" (datasets) or "webdataset"; None for none.
       json: print one JSON object.
-      check_sums: file with the checksums that the shards should have.
+      check_sums: file with the checksums that the shards should have; None: they are not compared.
     """
 
     expect: Annotated[
@@ -180,10 +180,10 @@ class FixOptions(cli.ShardOutputs):
 
     Attributes:
       fix: write the intact samples (--fix).
-      output: URL of one shard, or a pattern for one per input.
+      output: URL of one shard, or a pattern for one per input; None without --fix.
       unique: keep the first of samples with one key, and of equal fields (--drop-duplicates).
       force: replace existing shards.
-      sums: file to which their checksums are written.
+      sums: file to which their checksums are written, or None.
     """
 
     fix: Annotated[bool, Option("--fix", "Write the intact samples to OUTPUT.")] = False
@@ -203,9 +203,9 @@ def tarcheck(
 ) -> int:
     """Check all samples of *source*, print the findings, and with --fix write intact samples; return the exit status.
 
-    *options*: the checks and their report. *repair*: the output of --fix. *resources*: workers, memory, tmpdir.
-    The status is 1 if there are errors or warnings; with --fix it is 0, and omissions, which the account counts, make
-    it 1. Raises: UsageError; StorageError.
+    Returns 1 if there are errors or warnings, else 0; with --fix 0: samples left out are omissions of *account*, by
+    which the command ends with 1. Missing and damaged inputs are findings; one named twice is read once. *options*: the
+    checks and their report. *repair*: the output of --fix. *resources*: workers, memory, tmpdir. Raises: TarToolsError.
     """
     expect = select.parse_choices(options.expect, "--expect")
     ignored = ignored_codes(options)
@@ -261,9 +261,10 @@ def tarcheck(
 
 
 def destinations_of(repair: FixOptions, shards: InputsToCheck) -> "list[Destination] | None":
-    """Return the sinks of the samples of *shards* that --fix writes, one for all or one for each; None without --fix.
+    """Return the sinks of the samples of *shards* that --fix writes, one for all or one for each; None without -o.
 
-    Raises: UsageError for stdout or a table; StorageError if an output exists (without --force), or is an input.
+    Raises: UsageError for an unsuitable name, such as stdout or a table; StorageError if an output exists (without
+    --force), is an input, or can't be written.
     """
     if repair.output is None:
         return None
@@ -285,7 +286,10 @@ def pending_samples(
 
 
 def ignored_codes(options: CheckOptions) -> frozenset[str]:
-    """Return the codes of --ignore, which blanks or commas separate. Raises: UsageError for a word that is no code."""
+    """Return the codes of --ignore, separated there by blanks or commas; an empty set without it.
+
+    Raises: UsageError for a word that is no code.
+    """
     ignored = frozenset((options.ignore or "").replace(",", " ").split())
     for code in sorted(ignored - CODES.keys()):
         message = f"{code!r} is not one (tarcheck --help)"
@@ -294,7 +298,7 @@ def ignored_codes(options: CheckOptions) -> frozenset[str]:
 
 
 def reader_of(options: CheckOptions, repair: FixOptions) -> "ReaderRules | None":
-    """Return the reader of --for; None without it. Raises: UsageError with --fix or --dots last."""
+    """Return the reader of --for; None without it. Raises: UsageError if --fix or --dots last go with it."""
     if options.reader is None:
         return None
     if repair.fix or options.dots == "last":
@@ -317,7 +321,7 @@ def check_for_reader(summary: Summary, shards: InputsToCheck, reader: "ReaderRul
 
 
 def check_fix_options(repair: FixOptions) -> None:
-    """Raise UsageError if --fix, -o or an option for the output is given without the one that it needs."""
+    """Raise UsageError if --fix is given without -o, or -o, --drop-duplicates or --sums without --fix."""
     if repair.fix != (repair.output is not None) or (repair.unique and not repair.fix):
         raise UsageError("--fix goes with -o OUTPUT, and so does --drop-duplicates (see tarcheck --help)")
     if repair.sums is not None and not repair.fix:
@@ -325,7 +329,7 @@ def check_fix_options(repair: FixOptions) -> None:
 
 
 def warn_of_unread(sums: "ListedSums | None", urls: Sequence[str], account: Account) -> None:
-    """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*: how many, and ten names.
+    """Warn of shards that the list *sums* of --check-sums has, and that are not among *urls*: how many, the first ten.
 
     Without *sums*, or such shards, nothing is reported.
     """

@@ -154,14 +154,14 @@ class PlanOptions(cli.Group):
     """Options for the source of samples: a plan, or one of *folder*, *zips*, *parquets* and *tfrecords*.
 
     Attributes:
-      plan, form: the plan (None: stdin), and its format (None: by suffix).
-      template: makes keys from row numbers.
+      plan, form: the plan (None: stdin), and its format (None: tsv for stdin, else by suffix).
+      template: makes keys from row numbers and columns; None: "{:09d}", if no column has the keys.
       base: directory of relative paths (-C).
       allow_pipe: a plan may name commands.
       folder, zips, parquets, tfrecords: other sources, in place of a plan.
       rows, coco: a table, or a COCO file, about the files of the folder; file_column: its column of file names.
-      key_column: column of the keys.
-      fields: columns or features that become fields.
+      key_column: column of the keys; None: __key__, if there is one.
+      fields: columns or features that become fields; None: all.
       class_field: field for the class of each sample; None: not stored.
       exclude: patterns of files to leave out.
       dots: "first" or "last": which dot of a name ends the key.
@@ -242,8 +242,8 @@ def tarcreate(account: Account, options: PlanOptions, output: cli.Output) -> Non
 def write_plan(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples planned by a table, JSON lines or a recipe, which *options* name, to *output*.
 
-    A plan that is not in the current directory is looked for in the directory of -C. Raises: UsageError for options
-    that do not go with the format; StorageError if a file can't be read or written; SampleError for an invalid plan.
+    A plan that is not in the current directory is looked for in that of -C. Raises: TarToolsError, such as UsageError
+    for options that do not go with the format, SampleError for an invalid plan, StorageError for a missing file.
     """
     name = options.plan or "-"
     inside = os.path.join(options.base, name)  # a plan that is not here may be in the directory of -C
@@ -277,9 +277,9 @@ def row_choice(options: PlanOptions) -> RowChoice:
 
 
 def check_plan(head: bytes, name: str) -> None:
-    """Raise SampleError if the file *name* is no plan, but a tar, zip, Parquet, or other binary file of a known type.
+    """Raise SampleError if *head* shows that the file *name* is a tar, zip, Parquet or other binary file, and no plan.
 
-    *head*: the first bytes of the file, 262 or more to know a tar. The message says which command reads the file.
+    *head*: its first bytes, 262 or more to find the magic of ustar. The message says which command reads the file.
     """
     if option := MAGIC_OPTIONS.get(head[:4]):
         raise SampleError(f"this is not a plan; tarcreate {option} FILE makes samples of it", url=name)
@@ -294,8 +294,8 @@ def check_plan(head: bytes, name: str) -> None:
 def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples made of the files below the folder that *options* name to *output*.
 
-    Raises: SampleError if a sample gets one field twice, or two files one key; StorageError if a file can't be read or
-    written.
+    Raises: TarToolsError, such as SampleError if a sample gets one field twice, or two files one key, or StorageError
+    if a file can't be read or written.
     """
     from tartools.formats.folder import Folder, plan_folder
 
@@ -307,8 +307,8 @@ def write_folder(options: PlanOptions, account: Account, output: cli.Output) -> 
 def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.Output) -> None:
     """Write the samples of the folder that *options* name, with fields from a table or a COCO file about its files.
 
-    A table that is not in the current directory is looked for in the folder. Raises: SampleError for an invalid table;
-    StorageError if a file can't be read or written.
+    Writes to *output*. A relative path of a table that does not exist is looked for in the folder. Raises:
+    TarToolsError, such as SampleError for an invalid table, or StorageError if a file can't be read or written.
     """
     from tartools.formats.folder import Folder
     from tartools.formats.folderrows import FolderTable, plan_folder_rows
@@ -332,7 +332,7 @@ def write_folder_with_rows(options: PlanOptions, account: Account, output: cli.O
 
 
 def write_files(options: PlanOptions, account: Account, output: cli.Output) -> None:
-    """Write the samples of the zip files, Parquet files or TFRecord files that *options* name.
+    """Write the samples of the zip files, Parquet files or TFRecord files that *options* name to *output*.
 
     Raises: TarToolsError if a file is damaged, holds something that a sample can't, or can't be read.
     """
@@ -356,9 +356,9 @@ def write_files(options: PlanOptions, account: Account, output: cli.Output) -> N
 
 
 class PlanSource(NamedTuple):
-    """A kind of source: its argument or option *name*, the options that it *takes* ("-C"), and a function *write*.
+    """A kind of source: *name*, its argument or option; *takes*, the options of `PlanOptions` that go with it ("-C").
 
-    `write(options, account, output)` writes the samples.
+    `write(options, account, output)`: writes the samples.
     """
 
     name: str
@@ -386,8 +386,8 @@ MAGIC_OPTIONS = {b"PAR1": "--parquet", b"PK\3\4": "--zip"}  # first bytes of a f
 def require_source(options: PlanOptions) -> PlanSource:
     """Return the kind of source that *options* name; a plan by default.
 
-    Raises: UsageError if they name two, for options that do not go with it, for an impossible --key-template or
-    --class.
+    Raises: UsageError if they name two, for options that do not go with it or with each other, for an impossible
+    --key-template or --class.
     """
     values = options.plan, options.folder, options.zips, options.parquets, options.tfrecords
     sources = [source for source, value in zip(SOURCES, values, strict=True) if value is not None]
@@ -429,9 +429,9 @@ def require_source(options: PlanOptions) -> PlanSource:
 
 
 def write_objects(options: PlanOptions, account: Account, output: cli.Output, origin: PlanOrigin) -> None:
-    """Write the samples that the JSON lines of *origin* plan; read them twice, first to check the files they name.
+    """Write the samples that the JSON lines of *origin* plan to *output*; read them twice, first to check their files.
 
-    Raises: SampleError, with the line, for one that is invalid; StorageError if a file can't be read or written.
+    Raises: TarToolsError, such as SampleError, with the line, if that is invalid, or StorageError for a missing file.
     """
     from tartools.formats import jsonl
 
@@ -448,8 +448,8 @@ def write_objects(options: PlanOptions, account: Account, output: cli.Output, or
 def write_planned(samples: Iterable[PlannedSample], account: Account, output: cli.Output, origin: PlanOrigin) -> None:
     """Write the samples that *origin* plans to *output*.
 
-    If they are a list, all files that they name are checked before. Raises: TarToolsError, with the line of the plan,
-    for a file that can't be read; the errors of *samples*.
+    If they are a list, `check_sources` checks their files before. Raises: TarToolsError, with the line of the plan if
+    it has lines, for a file that can't be read; the errors of *samples*, and of writing.
     """
     if isinstance(samples, list):
         check_sources((part for sample in samples for part in sample.parts), output, origin)
@@ -459,9 +459,9 @@ def write_planned(samples: Iterable[PlannedSample], account: Account, output: cl
 
 
 def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: PlanOrigin) -> None:
-    """Check that the files of *parts*, planned by *origin*, can be read, and that *output* is none of them.
+    """Check the local files of *parts*, planned by *origin*: they exist and can be read, and *output* is none of them.
 
-    Raises: TarToolsError, with the line of the plan.
+    Raises: TarToolsError, with the line of the plan if the file is named in one; the errors of `storage.check_output`.
     """
     sources: dict[str, PlannedMember] = {}  # URLs, each with the first part that names it
     listed: list[str] = []  # files found in a folder, which has each one once
@@ -483,10 +483,10 @@ def check_sources(parts: Iterable[PlannedMember], output: cli.Output, origin: Pl
 
 
 def directory_advice(url: str, origin: PlanOrigin) -> str:
-    """Return advice about -C, to end a message that the file *url*, a relative path in *origin*, does not exist.
+    """Return advice about -C, to end a message that *url*, a relative path in *origin* behind its -C, does not exist.
 
     "; it exists in the folder of the plan: add -C FOLDER" if it does; else, without a -C, what paths are relative to.
-    "" if *url* exists or is no local file, and if there is no advice.
+    "" otherwise, and if *url* exists, is no local file, or was absolute.
     """
     if not Url(url).is_local or storage.exists(url):
         return ""

@@ -90,11 +90,11 @@ class DuplicateOptions(cli.Group):
     """Options that say which samples are duplicates, and which of them is kept.
 
     Attributes:
-      by: names of fields with equal payloads (--equal); if it and *near* are None, all fields are compared.
-      near: field with pictures that look alike.
+      by: text of fields with equal payloads, such as "jpg txt" (--equal); if it and *near* are None, all are compared.
+      near: field with pictures that look alike; "jpg;png" is the first of these that a sample has.
       distance: bits in which hashes may differ; None: 6.
-      keep: "first" or "largest".
-      against: URLs of other data sets, whose samples count as kept.
+      keep: "first" or "largest": most pixels with *near*, otherwise most bytes; the first of equally large ones.
+      against: URLs of other data sets, whose samples count as kept; None: none.
       missing: keep samples that can't be compared; False: they are an error.
     """
 
@@ -132,10 +132,10 @@ def tardedup(
     extra_outputs: DedupOutputs,
     resources: cli.ResourceOptions,
 ) -> None:
-    """Find duplicates among the samples of *source*, write the other samples to *output*, and the reports.
+    """Write the samples of *source* without duplicates to *output*, in order; before, write the reports.
 
     *criteria*: which samples are duplicates, and which of them is kept. *extra_outputs*: samples left out, reports.
-    *resources*: workers, memory, temporary files. Raises: TarToolsError.
+    *resources*: workers, memory, temporary files. Warns of the number of duplicates. Raises: TarToolsError.
     """
     comparison = make_comparison(criteria)
     urls = source.urls()
@@ -212,10 +212,10 @@ def make_comparison(criteria: DuplicateOptions) -> Comparison:
 
 
 def warn_of_left_out(sides: Sequence[DedupSide], pairs: Iterable[bytes], account: Account) -> None:
-    """Warn of the number of duplicates left out, and of samples that could not be compared.
+    """Warn of the number of duplicates left out, and of samples that could not be compared; not if there are none.
 
     *pairs*: for each sample left out, bytes that begin with a packed `Pair`. *sides*: the input last, before it the
-    data of --against, if any.
+    data of --against, if any; both have been compared.
     """
     pair_sides = [unpack_pair(record).side for record in pairs]
     if pair_sides:

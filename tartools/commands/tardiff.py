@@ -91,12 +91,12 @@ class DiffOptions(cli.ShardOutputs):
     """Options for the report and the output.
 
     Attributes:
-      digest: print the digest of one data set.
+      digest: print the digest of one data set; nothing is compared.
       list_keys, json: print keys, or one JSON object, in place of the summary.
       unordered: ignore the order of samples.
       output: URL for the new and changed samples, or None.
       force: replace the output.
-      sums: file to which the output's checksum is written.
+      sums: file to which the output's checksum is written, or None.
     """
 
     digest: Annotated[bool, Option("--digest", "Print the digest of one data set: any number of SHARDs.")] = False
@@ -114,8 +114,9 @@ class DiffOptions(cli.ShardOutputs):
 def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions, resources: cli.ResourceOptions) -> int:
     """Compare the data sets A and B of *source* and print the differences; return 1 if there are any, otherwise 0.
 
-    With --digest print the digest of one data set, and return 0. *options*: report and output; *resources*: workers,
-    memory, temporary files. Raises: TarToolsError; its status is 2.
+    With -o, also write the new and changed samples of B. With --digest print the digest of one data set, and return 0.
+    *options*: report and output; *resources*: workers, memory, temporary files. The exit status after an omission is 2.
+    Raises: TarToolsError, by which it is 2, too.
     """
     max_workers = cli.count_workers(resources.parallel)
     reading = Reading(source.strictness, tmpdir=resources.tmpdir)
@@ -145,7 +146,11 @@ def tardiff(account: Account, source: cli.DescribedInputs, options: DiffOptions,
 
 
 def check_options(options: DiffOptions, source: cli.DescribedInputs) -> None:
-    """Raise UsageError if options exclude or need each other, or *source* is not two data sets (without --digest)."""
+    """Raise UsageError if --digest is given with --list-keys, --json, --unordered or -o.
+
+    Without --digest: if *source* is not two arguments, or options for the report and the output exclude or need each
+    other.
+    """
     used_options = [
         f"--{name.replace('_', '-')}"
         for name in ("list_keys", "json", "unordered", "output", "sums")
@@ -176,9 +181,11 @@ def print_differences(
     """Print the differences of *a* and *b*; return True if there are any.
 
     With --list-keys these are a line for each sample that differs, "+ KEY", "- KEY", "> KEY" (reordered) or "~ KEY" and
-    after a tab the fields that changed; otherwise the counts, unless -o is stdout.
-    *new*: gets the position and key of each new or changed sample of *b*, if there is an output. *options*: what is
-    printed, and whether order counts. *resources*: memory and temporary files of the sort.
+    after a tab the fields that changed: in order of keys, then the reordered ones in order of *b*. Otherwise these are
+    the counts, as `print_summary` writes them, unless -o is stdout: then nothing is printed.
+    *new*: gets the position (8 bytes) and key of each new or changed sample of *b*, if there is an output. *options*:
+    what is printed, and whether order counts. *resources*: memory and temporary files of the sort. Raises:
+    TarToolsError if a sample can't be read.
     """
     sort = partial(external_sort, memory=resources.memory // MEMORY_SHARES, tmpdir=resources.tmpdir)
     counts, fields = Counter[str](), Counter[str]()

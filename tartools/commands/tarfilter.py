@@ -73,7 +73,7 @@ from tartools.storage.expand import read_list
 
 
 def share_of_keys(text: str) -> range:
-    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it: 0.5 is range(2**63).
+    """Convert a fraction such as 0.1 or 1/3 to the range of the 64-bit key numbers below it: "0.5" is range(2**63).
 
     Raises: ValueError if *text* is no number from 0 to 1.
     """
@@ -81,12 +81,12 @@ def share_of_keys(text: str) -> range:
 
 
 class FilterConditions(cli.Group):
-    """Conditions of the samples to select: a sample has to meet all of them.
+    """Conditions of the samples to select: a sample has to meet all that are given; None: not given.
 
     Attributes:
       expression: an expression that must be true (-S).
-      keys: file with a list of keys.
-      present: names of fields that a sample must have.
+      keys: file with a list of keys, one per line.
+      present: texts of fields that a sample must have, such as "jpg;png cls": a;b is either.
       sample, hash: ranges of key numbers, with and without the seed (--sample, --share).
       seed: of --sample.
       group: field whose value takes the place of the key for --sample and --share.
@@ -176,9 +176,10 @@ def tarfilter(
     rest: Rest = None,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Write the samples of *source* that meet *conditions* to *output*, and all other samples to *rest*, if given.
+    """Write the samples of *source* that *conditions* select to *output*, and all other samples to *rest*, in order.
 
-    *rest*: URL, or None. *tmpdir*: folder of temporary files. Raises: TarToolsError.
+    *rest*: URL; None: the other samples are left out. *tmpdir*: folder of temporary files; None: the default. Raises:
+    TarToolsError.
     """
     sample_filter = make_filter(conditions)
     urls = source.urls()

@@ -58,9 +58,9 @@ class FirstConditions(cli.Group):
 
     Attributes:
       fields: one word, such as "jpg;png", alternative names of the field; None: the first member.
-      expression: must be true for the sample (-S).
-      key: its key.
-      place: its number, from 0 (--index).
+      expression: must be true for the sample (-S); None: no condition.
+      key: its key; None: any.
+      place: its number, from 0 through all inputs (--index); None: any.
       verbatim: match case, keep final newlines.
     """
 
@@ -79,7 +79,8 @@ class FirstConditions(cli.Group):
 def tarfirst(account: Account, source: cli.Inputs, conditions: FirstConditions) -> None:
     """Write one payload to stdout: the chosen field of the first sample of *source* that meets *conditions*.
 
-    Raises: SampleError if no sample does; UsageError for more than one field, or binary data on a terminal.
+    A sample without that field does not meet them. Raises: TarToolsError, such as SampleError if no sample meets them,
+    UsageError for more than one field, for a new name of it, or binary data on a terminal.
     """
     words = select.parse_words(conditions.fields)
     if len(words) > 1 or any(word.new for word in words):
@@ -112,7 +113,8 @@ def numbered_samples(
     """Yield (number, sample) for the samples of *urls* that may meet the *conditions*, in order.
 
     If *conditions* have a key or number, and all of *urls* are tables, their columns are searched, and only samples
-    that match them, or whose row has no key, are read; otherwise all samples are read. Numbers are from 0 on.
+    that match them, or whose row has no key, are read; otherwise all samples are read and yielded. Numbers are from 0
+    on, through all *urls*. *account* counts the samples as read. Raises: TarToolsError if they can't be read.
     """
     if conditions.key is not None or conditions.place is not None:
         from tartools.tables import tablesamples
@@ -135,9 +137,10 @@ def first_match(
 ) -> io.BufferedReader | None:
     """Return the payload to write, open, of the first of the numbered *samples* that meets all conditions; else None.
 
-    The caller closes it. *conditions*: number and key; *expression*: that of -S; None: no condition.
-    *field*: alternative names; () is the first member. Samples that have none of them do not match; their fields are
-    added to *other_fields*.
+    The caller closes it. No sample is taken after it, or after the number of *conditions*. *conditions*: number and
+    key, and whether case matters in names; *expression*: that of -S; None: no condition. *field*: alternative names; ()
+    is the first member. Samples with this number and key that have none of them do not match; their fields are added to
+    *other_fields*. Raises: the errors of *samples* and `expression.matches`.
     """
     for index, sample in samples:
         if conditions.place in (None, index) and conditions.key in (None, sample.key):
@@ -153,9 +156,9 @@ def first_match(
 
 
 def check_text(file: io.BufferedReader) -> None:
-    """Raise UsageError unless *file* is UTF-8 without control characters, which a terminal would obey; then rewind it.
+    """Raise UsageError unless *file* is UTF-8 without control characters, which a terminal would obey; else rewind it.
 
-    Holds: 1 MiB.
+    Tabs, and ends of lines and pages, are allowed. Holds: 1 MiB.
     """
     import codecs
     import re

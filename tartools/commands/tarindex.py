@@ -128,7 +128,7 @@ class TableOutput(cli.Group):
     """Options for the output.
 
     Attributes:
-      url: a table; with --for a directory, "" for the one of the shards.
+      url: a table, which must be given; with --for a directory, "" for the one of the shards.
       force: replace existing files.
       format: the tool of --for; None: write a table.
     """
@@ -145,12 +145,12 @@ class ColumnOptions(cli.Group):
     """Options for further columns of the table, besides the columns of every table.
 
     Attributes:
-      fields: columns of values (-f).
+      fields: texts of columns of values, such as "cls w=json:width" (-f); None: none.
       measured: columns of facts about pictures, sounds and videos (--facts).
       pictures: columns of facts about pictures alone.
       decode: decode pictures and sounds, to find broken ones; without *measured* it adds the columns of *pictures*.
-      hashed: fields to add digests of (--hash).
-      likened: fields to add picture hashes of (--dhash).
+      hashed: texts of fields to add digests for, such as "jpg txt" (--hash); None: none.
+      likened: texts of fields to add picture hashes for (--dhash); None: none.
     """
 
     fields: Annotated[
@@ -228,11 +228,12 @@ def tarindex(
 def update_table(
     urls: Sequence[str], old: str, account: Account, indexing: shardrows.Indexing
 ) -> tuple[RowInputs, Iterator[RowBatch]]:
-    """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*; warn of changes.
+    """Return (inputs, batches of rows) of the table *old*, updated for the shards *urls*, in their order.
 
-    *urls*: empty stands for the shards of *old* that still exist. *indexing*: how changed shards are read, and which
-    columns they get. The warning has the numbers of shards taken over, read and dropped, and columns that are null in
-    shards read now.
+    *urls*: empty stands for the shards of *old* that still exist. *indexing*: how changed and new shards are read, and
+    which columns they get. It warns of the numbers of shards taken over, read and dropped, and, if there are any,
+    of columns that are null in shards read now. Raises: the errors of `shardrows.update_rows`; the iterator those of
+    reading rows.
     """
     update = shardrows.update_rows(urls, old, account, indexing)
     read_and_dropped = f"read: {update.shards_read}, dropped: {update.shards_dropped}"

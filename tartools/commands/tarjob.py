@@ -87,10 +87,10 @@ class Items(cli.Group):
 
     Attributes:
       spec: pattern of items, with braces or wildcards (--spec).
-      files_from: files with more items, one per line (-T).
-      null: items in these end with NUL.
-      allow_pipe: items may name commands.
-      only: "K/N": part K of N, from 1.
+      files_from: files with more items, one per line (-T); one of *spec* and *files_from* must be given.
+      null: items in these files end with NUL.
+      allow_pipe: items in these files may name commands.
+      only: "K/N": part K of N, from 1; None: all items.
     """
 
     spec: Annotated[str | None, Option("--spec ITEMS", "Items: '{000..147}', or a wildcard such as 'in-*.tar'.")] = None
@@ -106,12 +106,13 @@ class Policy(cli.Group):
     """Options for the test that an item is done, and for failed items.
 
     Attributes:
-      output: pattern of the output; an item is done if it exists.
-      redo: run finished items again.
+      output: pattern of the output, with {} for the item; "": the one of -o in the command. An item is done if its
+        output exists, is not empty, and *log* does not say that it failed.
+      redo: run finished items again, and replace their outputs.
       retries: number of retries of a failed item.
-      timeout: seconds after which a command is killed.
+      timeout: seconds after which a command is killed; None: never.
       fail_fast: start no more items after a failure.
-      log: file to append outcomes to.
+      log: file to append outcomes to; None: none.
     """
 
     output: Annotated[str, Option("-o --output PATTERN", "An item is done if this exists; {} stands for the item.")] = (
@@ -134,8 +135,8 @@ class Resources(cli.Group):
     Attributes:
       jobs: items at a time; 0: one per core; None: cores / -p of the command, up to 8; on Ray what it has room for.
       engine: "local", "ray", or None to decide by the other options.
-      address: of the Ray cluster.
-      cpus: cores for an item on Ray.
+      address: of the Ray cluster; None: RAY_ADDRESS, or one on this machine.
+      cpus: cores for an item on Ray; None: -p of the command, else 1.
     """
 
     jobs: Annotated[
@@ -174,8 +175,9 @@ def tarjob(
     """Run a command for each of *items* that is not done yet; print their outputs, log and count the results.
 
     *policy*: when an item is done, retries, log. *resources*: where commands run, and how many at a time. *words*: the
-    command, with places for the item. *dry_run*: print the commands only. *report_of*: log to summarize instead. Failed
-    items become omissions. Raises: UsageError; StorageError.
+    command, with places for the item. *dry_run*: print the commands only. *report_of*: log to summarize instead;
+    then none of these options may be given. Each failed item is an omission, and the items that --fail-fast leaves out
+    are one. Raises: TarToolsError, such as UsageError for impossible options.
     """
     if report_of is not None:
         if words or dry_run or (items, policy, resources) != (Items(), Policy(), Resources()):
@@ -223,9 +225,9 @@ def tarjob(
 
 
 def print_report(name: str, account: Account) -> None:
-    """Print a report of the log *name*; count each item in it that is not done as an omission.
+    """Print a report of the log *name*; count each item in it that is not done in `account.omissions`.
 
-    Raises: StorageError if it can't be read.
+    Raises: StorageError if it can't be read, or is no log.
     """
     records = logs.parse_log(storage.read_content(name), name).values()
     with storage.open_sink("-") as sink:
@@ -252,7 +254,10 @@ def require_command(words: Sequence[str], items: Items, policy: Policy, resource
 
 
 def log_content(log: str | None) -> bytes:
-    """Return the content of *log* if it is a local file that can be read twice; b"" if it is not, or does not exist."""
+    """Return the content of *log*, a regular local file; b"" for any other URL, a missing file, a fifo, and None.
+
+    Raises: StorageError for a directory, and a file that can't be read.
+    """
     is_file = log and Url(log).is_local and storage.exists(log) and storage.is_repeatable(log)
     return storage.read_content(log) if log and is_file else b""
 
@@ -265,11 +270,13 @@ def run_todo(
     account: Account,
     on_retry: localjobs.OnRetry,
 ) -> localjobs.Results:
-    """Run *todo* on this machine or on Ray, and yield (task, result) for each as it ends.
+    """Run *todo* on this machine or on Ray, and yield (task, result) for each as it ends, in no certain order.
 
     *policy*: retries, time limit, whether to go on after a failure. *resources*: where, and how many at a time.
-    *command*: the words of COMMAND, whose -p says how many cores an item needs. *on_retry*: called with the task and
-    the result of a failed try that will be repeated, but not on Ray. Raises: UsageError if the program does not exist.
+    *command*: the words of COMMAND; if it is one of tartools, its -p says how many cores an item needs. *on_retry*:
+    called with the task and the result of a failed try that will be repeated, but not on Ray. Items that are not begun
+    because of --fail-fast are not yielded. Raises: UsageError if the program does not exist on this machine (not
+    checked on Ray, or if its name has {}), or Ray is not installed; StorageError if its cluster can't be reached.
     """
     commands = os.listdir(os.path.dirname(__file__))
     cores = tasks.parse_workers(command, {name.removesuffix(".py") for name in commands if name.startswith("tar")})
@@ -293,9 +300,9 @@ def run_todo(
 
 
 def concurrent_items(jobs: int | None, cores: int | None, count: int, account: Account) -> int:
-    """Return how many of *count* items run at a time.
+    """Return how many items run at a time on this machine: at most *count*.
 
-    *jobs*: -p of tarjob; 0: one per core; None: as many as the cores allow, at least 1, up to 8. *cores*: cores that
+    *jobs*: -p of tarjob; 0: one per core; None: cores here divided by *cores*, at least 1, up to 8. *cores*: cores that
     each item uses; 0: all; None: one. The limit of open files may reduce the number; *account* gets a warning then.
     """
     item_limit = min(cli.count_workers(jobs), count)
@@ -311,10 +318,11 @@ def concurrent_items(jobs: int | None, cores: int | None, count: int, account: A
 
 
 def print_results(results: localjobs.Results, account: Account, policy: Policy, record: localjobs.OnRetry) -> None:
-    """Print the stdout of each command in *results* as it ends; count and report its result.
+    """Print the stdout of each task in *results* as it ends; count it in `account.progress.jobs`, report a failed one.
 
-    *record*: called with each task and its result, for the log. *policy*: whether there is a log. A failed item is an
-    omission.
+    *record*: called with each task and its result, for the log. *policy*: whether there is a log, for the report. A
+    failed item is an omission. *results* are closed at the end. Raises: StorageError if stdout can't be written; the
+    errors of *results*.
     """
     with closing(results), storage.open_sink("-") as sink:
         for task, result in results:

@@ -92,11 +92,13 @@ class JoinOptions(cli.Group):
 
     Attributes:
       second: URL or pattern of B (--with); None: the last argument.
-      form: format of B, "tar", "parquet", "tsv", "csv" or "jsonl"; None: by its suffix, else "tar".
+      form: format of B, "tar", "parquet", "tsv", "csv" or "jsonl"; None: by its suffix, then by its first bytes, else
+        "tar"; a table of samples counts as "tar", too.
       key: column of B with the keys; None: __key__ or key.
-      dots: the dot, "first" or "last", at which keys of B end that are file names.
+      dots: "first" or "last": the dot at which keys of B end that are file names; None: a single one before a suffix of
+        a type.
       encoding: of the text of B; None: UTF-8.
-      fields, exclude: fields of B to add, and not to add.
+      fields, exclude: texts of fields of B to add (None: all), and not to add (None: none).
       left: also write samples of A without a partner in B; anti: only those.
       prefer: "a" or "b", for fields that both have; None: an error.
       verbatim: match case.
@@ -143,6 +145,7 @@ def tarjoin(
 ) -> None:
     """Write the samples of the data set A with the fields that the data set B has for their keys to *output*.
 
+    Samples of A whose key is not in B are left out; with --left they are written, too, with --anti only these.
     *source*, *options*: name A and B, and say which fields are added. *memory*, *tmpdir*: bytes of memory and folder of
     temporary files for the fields of B. The output may be a table, too. Raises: TarToolsError.
     """
@@ -197,7 +200,7 @@ def tarjoin(
 def words_of_fields(options: JoinOptions) -> list[select.Word] | None:
     """Return the words of -f, parsed; None: all fields are added; []: none is (--anti, or -f '').
 
-    Raises: UsageError for options that exclude each other.
+    Raises: UsageError for options that exclude each other, and a word of -f that is no field specification.
     """
     if options.anti:
         used_options = {"--left": options.left, "-f": options.fields, "-x": options.exclude, "--prefer": options.prefer}
@@ -216,8 +219,9 @@ def words_of_fields(options: JoinOptions) -> list[select.Word] | None:
 def urls_of_sides(source: cli.DescribedInputs, options: JoinOptions) -> tuple[list[Url], list[Url]]:
     """Return the URLs of A, the data set whose samples are written, and of B, whose fields are added.
 
-    *source*, *options*: the arguments, and --with. Raises: UsageError if they do not say which is B, or name stdin
-    twice; StorageError for a wildcard without a match, or a list that can't be read.
+    *source*, *options*: the arguments, and --with. With --with and without arguments A is stdin. Raises: UsageError if
+    they do not say which is B, name stdin twice, or have a password; StorageError for a wildcard without a match, or a
+    list that can't be read.
     """
     patterns, lists, separator, trusted = source.expand_arguments
     second = options.second

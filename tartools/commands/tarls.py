@@ -61,7 +61,7 @@ class Prefixes(cli.Group):
       urls: prefixes, directories or wildcards; without them and lists, the current directory.
       files_from: files with more of them, one per line (-T).
       null: names end with NUL, in these files and in the output.
-      allow_pipe: these files may name commands.
+      allow_pipe: these files may name commands, and, if they are on a server, local files and other servers.
     """
 
     urls: Annotated[
@@ -99,7 +99,11 @@ class ListingOptions(cli.Group):
 
 @cli.command(__doc__)
 def tarls(account: Account, prefixes: Prefixes, form: ListingOptions) -> None:
-    """Print the shards at each of *prefixes*, one per line, in the format *form*. Raises: UsageError; StorageError."""
+    """Print the shards, or with --all all objects, at each of *prefixes*, in the format *form*.
+
+    One line each, but with --brace for several. Raises: UsageError, also if options exclude each other; StorageError,
+    also if there is none at one of *prefixes*.
+    """
     if form.long + form.json + form.brace + form.sums > 1:
         raise UsageError("--long, --json, --brace and --sums exclude each other")
     urls = add_lists(prefixes.urls or [], prefixes.files_from or [], prefixes.end, prefixes.allow_pipe) or [""]
@@ -113,8 +117,9 @@ def tarls(account: Account, prefixes: Prefixes, form: ListingOptions) -> None:
 def shards_at(url: str, every: bool, account: Account) -> Iterator[ListedObject]:
     """Yield the shards at *url*, or with *every* all objects there; count them in *account*.
 
-    It counts objects yielded (`progress.objects`), shards (`shards_done`) and bytes (`bytes_in`). Raises: StorageError,
-    at the end, if there is none.
+    A shard is an object with the suffix of a tar archive, compressed or not. It counts objects yielded
+    (`progress.objects`), shards (`shards_done`) and bytes (`bytes_in`). Raises: StorageError, at the end, if there is
+    none; the errors of `ls`.
     """
     progress = account.progress
     before = progress.objects = progress.objects or 0
@@ -137,8 +142,10 @@ def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: s
 
     A line is the URL; with -l size, time and URL ("-" if unknown); with --json url, size and modified (null if
     unknown); with --sums as in a list of checksums.
-    With --brace a line may stand for several entries. A name that contains *end* is omitted, except with --json and
-    --sums, which escape it. Without a format and with --brace, a URL that `expand` would take for a pattern is escaped.
+    With --brace a line may stand for several entries. A name that contains *end* is left out, and reported to *account*
+    as an omission, except with --json and --sums, which escape it; --sums does so with an entry without a checksum.
+    Without a format and with --brace, a URL that `expand` would take for a pattern is escaped. Raises: the errors of
+    *entries* and `checksum_lines`.
     """
     if form.sums:
         yield from (line + end for line in checksum_lines(entries, account))
@@ -162,7 +169,8 @@ def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: s
 def checksum_lines(entries: Iterator[ListedObject], account: Account) -> Iterator[str]:
     """Yield the line of each of *entries* in a list of checksums, in order; report an entry without one as an omission.
 
-    Lines have no end of line. Requests to stores are concurrent. Raises: StorageError if a request fails.
+    A local file is read for its checksum; of an object it is the one that the store keeps. Lines have no end of line.
+    Requests and reads are concurrent. Raises: StorageError if one fails; the errors of *entries*.
     """
     from tartools.storage.checksums import checksum_line
     from tartools.storage.objects import requests_at_once

@@ -71,10 +71,10 @@ class MixingOptions(cli.Group):
 
     Attributes:
       stop: "first", "all" or "longest": when a source ends, stop, continue without it, or repeat it.
-      total: samples to write at most (--count).
+      total: samples to write at most (--count); None: no limit.
       seed: of the draws.
-      rekey: template of new keys.
-      tmpdir: folder of temporary files.
+      rekey: template of new keys; None: keys stay.
+      tmpdir: folder of temporary files; None: the default.
     """
 
     stop: Annotated[
@@ -134,8 +134,8 @@ def tarmix(account: Account, source: cli.DescribedInputs, output: cli.Output, mi
 def parse_share(word: str) -> int | None:
     """Return the share that *word* is, times 10**18, so that it is a whole number; None if *word* is not a number.
 
-    Raises: UsageError for a number that can't be a share: 0, negative, infinite, nan, of more than 18 digits, or with
-    an exponent out of range, such as 1e19 and 1e-19.
+    A number is decimal, with an exponent of up to three digits. Raises: UsageError for one that can't be a share: 0,
+    negative, infinite, nan, of more than 18 digits, or with an exponent out of range, such as 1e19 and 1e-19.
 
     >>> parse_share("0.7") == 7 * parse_share("1e-1"), parse_share("a.tar")
     (True, None)
@@ -156,8 +156,8 @@ def parse_sources(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 
     A share is a whole number, the word's number times 10**18. *words*: for each source its share, then its shards.
     A single share without shards stands for stdin. Raises: UsageError for words that do not begin with a share, one of
-    several shares without shards, an impossible share, or one below 10**-9 of all; StorageError for a wildcard without
-    a match.
+    several shares without shards, an impossible share, or one below 10**-9 of all; the errors of `expand`, such as
+    StorageError for a wildcard without a match.
     """
     groups: list[tuple[str, int, list[str]]] = []
     for word in words:
@@ -181,10 +181,11 @@ def parse_sources(words: Sequence[str]) -> list[tuple[int, list[Url]]]:
 
 
 def replace_keys(mixing: Iterable[tuple[Any, int, int]], template: str | None) -> Iterator[Any]:
-    """Yield the items of *mixing*, (item, number of its source, round) triples.
+    """Yield the first item of each triple of *mixing*: (item, number of its source, round).
 
     Numbers are from 0 on; `round`: how many times the source was read before. With a *template* the items are samples,
-    and get keys made from it.
+    which get keys made from it, with {index} counting the samples yielded; None: items are yielded as they are. Raises:
+    UsageError for a bad template; SampleError for a bad key, or a sample that lacks a field of the template.
     """
     if template is None:
         yield from (item for item, _, _ in mixing)

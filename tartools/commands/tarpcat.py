@@ -36,6 +36,7 @@ def tarpcat(
     """Write the selected samples of *source* to *output*, as tarcat does, but read several shards at once.
 
     *field_choice*, *choice*: which fields and samples, and whether they are shuffled or get new keys. *workers*: number
-    of shards to read at once, 0 for one per core. *ahead*: memory for that. Raises: TarToolsError.
+    of shards to read at once, 0 for one per core. *ahead*: memory for that, and whether samples come in any order.
+    Raises: TarToolsError.
     """
     _cat.cat(account, source, output, field_choice, choice, ahead, workers)

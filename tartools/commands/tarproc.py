@@ -64,14 +64,14 @@ class CommandOptions(cli.Group):
     """Options for the command to run.
 
     Attributes:
-      line, script, words: the command, given by -c, by -s, or after `--`.
+      line, script, words: the command, given by -c, by -s, or after `--`; the other two are None.
       shell: program that runs *line*.
       parallel: workers; 0: one per core.
       unordered: write samples as they finish.
       errors: if the command fails: "abort" (stop), "skip" (leave the sample out) or "ignore" (write it unchanged).
-      timeout: seconds after which it is killed.
-      report: file for a list of failed samples.
-      first: samples to read at most (--count).
+      timeout: seconds after which it is killed, and has failed; None: never.
+      report: file for a list of failed samples, or None.
+      first: samples to read at most (--count); None: all.
     """
 
     line: Annotated[str | None, Option("-c --command CMD", "Run CMD for each sample.")] = None
@@ -103,7 +103,7 @@ class Directory(cli.Group):
       base: name of the files before the field.
       log: field that gets the output of the command, or None.
       keep: do not remove the directories.
-      tmpdir: where they are made.
+      tmpdir: where they are made; None: in the default folder.
     """
 
     subdirs: Annotated[
@@ -152,7 +152,8 @@ def failure_report(url: str | None, force: bool) -> Iterator[OnFailure]:
     """Yield a function that adds a failed sample to the table *url*, which appears when the block ends normally.
 
     It takes the task and the reason. The table is TSV: __key__, __shard__, failure (the reason), last_line (printed by
-    the command). *url*: None: the function does nothing. *force*: replace an existing table.
+    the command). *url*: None: the function does nothing. *force*: replace an existing table. Raises: StorageError if it
+    can't be written.
     """
     if url is None:
         yield lambda task, why: None
@@ -180,8 +181,9 @@ def process_samples(
 ) -> Generator[Sample, None, None]:
     """Yield the samples that the shell command *arguments* makes of *samples*, in order unless --unordered.
 
-    *folders*: makes the directories. *on_failure*: called with a failed task, and why. Raises: CommandError if a
-    command fails, and -e says to stop.
+    *folders*: makes the directories. *on_failure*: called with a failed task, and why, whatever -e says. *account*:
+    counts samples left out and dropped. Raises: CommandError if a command fails, and -e says to stop; the errors of
+    *samples* and `account.check`.
     """
     workers = cli.count_workers(work.parallel)
     with closing(Shells(arguments, folders, keyed=workers > 1, timeout=work.timeout)) as shells:
@@ -204,7 +206,8 @@ def process_samples(
 def command_line(work: CommandOptions) -> str | None:
     """Return the command line for the shell; None if a script is given. Words after `--` are quoted: exec -- ls 'a b'.
 
-    Raises: UsageError if there is no word after `--`, no such program, or --shell with such words.
+    Raises: UsageError if there is no word after `--`, for a program without a slash that is not in PATH, and for a
+    --shell other than bash with such words.
     """
     if work.words is None:
         return work.line
@@ -222,10 +225,11 @@ def command_line(work: CommandOptions) -> str | None:
 
 
 def relative_path_advice(work: CommandOptions, base: bytes) -> str:
-    """Return advice, to end a message, if the command names a local file by a relative path; "" if not.
+    """Return advice, to end a message, if a word of the command is a relative path of a file that exists; "" if not.
 
     "; each sample has a directory of its own: write /home/me/fix.py for fix.py". The command runs in the directory of a
-    sample, whose files are named *base*, a dot and the field: words that begin so are no such paths.
+    sample, whose files are named *base*, a dot and the field: words that begin so are no such paths. A script, and a
+    line with an open quote, have none.
     """
     import shlex
 
@@ -246,7 +250,7 @@ def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], 
     """Return a function that runs the command for one task in *shells*, and returns its outcome.
 
     A task that has a failure is not run: that is its outcome. With `-e abort`, unless --unordered, no task with a
-    greater number than a failed one is run, since its result is not needed: the failure is then "was not run".
+    greater number than a failed one is begun, since its result is not needed: the failure is then "was not run".
     """
     stops = work.errors == "abort" and not work.unordered
     failed: list[int] = []
@@ -265,7 +269,7 @@ def make_runner(shells: Shells, work: CommandOptions) -> Callable[[SampleTask], 
 def directory_options(work: CommandOptions, directory: Directory) -> DirectoryOptions:
     """Return the options for sample directories, from the options of the command.
 
-    Raises: UsageError for invalid ones, and unless exactly one of -c, -s and `--` gives a command.
+    Raises: UsageError for invalid ones, --report with `-e abort`, and unless exactly one of -c, -s and `--` is given.
     """
     if [work.line, work.script, work.words].count(None) != 2:
         raise UsageError("give what to run: either -c COMMAND, or -s SCRIPT, or -- and the words of a command")

@@ -133,7 +133,7 @@ def tarshow(
     ] = False,
     tmpdir: cli.TmpDir = None,
 ) -> None:
-    """Show *first* samples of *source* (None: all; on a terminal two screens) as text, in a pager, or on a page."""
+    """Show *first* samples of *source* (None: all; on a terminal two screens, on a page 200). Raises: TarToolsError."""
     check_usage(page_options, pictures, interactive)
     check_service(service, page_options, field_choice, first, interactive or pictures != "auto")
     urls = source.urls()
@@ -146,7 +146,7 @@ def tarshow(
     reading = Reading(source.strictness, Need.FIELDS if keeps_samples else Need.PAYLOADS, tmpdir)
 
     def read(account: Account, reading: Reading) -> Iterator[Sample]:
-        """Return the samples to show; called again, with another *reading*, only to count them."""
+        """Return the samples to show (for --html all); called again, with another *reading*, only to count them."""
         samples = read_samples(urls, account, reading)
         samples = select.select_by_specs(
             samples, field_choice.fields, field_choice.exclude, account, verbatim=field_choice.verbatim
@@ -180,7 +180,10 @@ def tarshow(
 
 
 def check_usage(page_options: PageOptions, pictures: str, interactive: bool) -> None:
-    """Raise UsageError if options exclude or need each other, or with -i if stdout is not a capable terminal."""
+    """Raise UsageError for --html with -i or --graphics, --large without --html, and -i without a capable terminal.
+
+    *pictures*: the value of --graphics. The terminal is the one on stdout; TERM=dumb is not capable.
+    """
     if interactive and not os.isatty(1):
         raise UsageError("-i needs a terminal on stdout")
     if interactive and os.environ.get("TERM") == "dumb":
@@ -198,8 +201,8 @@ def check_service(
 ) -> None:
     """Raise UsageError if --serve and an option that excludes it are given, or its own options without it.
 
-    It excludes --html, --random, -c (*first*), -f, -x, -i and --graphics. *is_on_terminal*: True if -i or --graphics is
-    given. Its own options are --port, --facts and --decode.
+    It excludes --html, --random, -c (*first*), -f, -x, -i and --graphics. *is_on_terminal*: True if -i, or --graphics
+    with another value than auto, is given. Its own options are --port, --facts and --decode.
     """
     if not service.serve:
         if service.port is not None or service.facts or service.decode:
@@ -219,7 +222,10 @@ def check_service(
 
 
 def warn_of_more(total: int | None, account: Account) -> None:
-    """Warn that not all samples were shown, of *total*, None if it is not known; count the others as left out."""
+    """Warn that there are more samples than *account* has as written: how many, by *total*, unless that is None.
+
+    Samples that were read and not written are counted in *account* as left out.
+    """
     account.left_out = account.samples_in - account.samples_out
     message = "there are more samples" if total is None else several(total - account.samples_out, "more sample")
     account.warn(f"{message}: see them with -c N, -i or --html FILE")
@@ -251,7 +257,7 @@ def page_of_samples(
     """Write an HTML page of *samples* to *url*, with the *title*; warn if it does not show all, or some are broken.
 
     *page_options*, *first*: how many samples are read, and drawn of these; without -c and --random, 200 are drawn of
-    all.
+    all. Counts the samples in *account*. Raises: TarToolsError.
     """
     from tartools.show.html import page
 
@@ -273,7 +279,8 @@ def page_of_samples(
 def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: Account, max_count: int) -> bool:
     """Write *samples* to stdout as *screen* shows them, a row at a time, up to *max_count* lines; then warn of flaws.
 
-    Return True if there are more samples. The first row is written in any case.
+    Flaws: broken samples, and samples without a field that most have. Return True if there are more samples. The first
+    row is written in any case. Counts the samples written in *account*. Raises: TarToolsError.
     """
     printed, has_more, summary = 0, False, Summary(MAX_PLACES_LISTED)
 
@@ -301,7 +308,8 @@ def print_samples(samples: Iterator[Sample], screen: terminal.Screen, account: A
 def count_quickly(urls: Sequence[str], read: Callable[[Account], Iterator[Sample]]) -> int | None:
     """Return the number of samples that *read* yields; None if that would take long, or fails.
 
-    It takes long unless *urls* are local files, of at most 64 MiB of headers and payloads to read.
+    It takes long unless all *urls* are regular local files, and *read* gets through at most 64 MiB of archives,
+    decompressed and with payloads that it skips.
     """
     if any(storage.plain_size(url) is None for url in urls):
         return None

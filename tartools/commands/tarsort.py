@@ -132,8 +132,9 @@ def tarsort(account: Account, source: cli.Inputs, output: cli.Output, sorting: S
 class CommandSorter(NamedTuple):
     """Sorts samples for `Pass.sort`: by rows of a table, or by reading the shards.
 
-    If rows are written or read it calls `positions`, which gives row numbers; if that returns None,
-    `positions_by_samples` for a table as output, and otherwise `batches`, which reads the samples.
+    For a table as output, it calls `positions`, which gives row numbers; if that returns None, `positions_by_samples`.
+    For a shard, it calls `positions` if all inputs are tables; if they are not, or that returns None or raises
+    UnsortableRowsError, `batches`, which reads the samples.
 
     Attributes:
       order: the order.
@@ -167,12 +168,19 @@ class CommandSorter(NamedTuple):
         """Return the row numbers of *inputs* in order, by values that are read from the samples of *run*.
 
         Counts the samples in the account of *run* as read. The iterator raises UnsortableRowsError if, sorted by key,
-        several rows have one key; SampleError if a value is missing or not of its kind.
+        several rows have one key; SampleError if a value is not of its kind, missing without `order.missing`, or
+        missing in all samples; the errors of reading samples.
         """
         return sortrows.positions_by_samples(run, inputs, self.order, self.memory)
 
     def batches(self) -> Iterator[Batch]:
-        """Return batches of all samples in order; sort records of their keys or values first, then copy samples."""
+        """Return batches of the samples in order; sort records of their keys or values first, then copy samples.
+
+        Sorted by key, members of one key become one sample. With `order.unique`, one sample of each value is kept.
+        Counts the samples in `account` as read. The iterator raises SampleError for a value that is not of its kind,
+        missing without `order.missing`, or missing in all samples, and for a field twice without `order.unique`, if
+        sorted by key; StorageError, also if a file has changed meanwhile; TarFormatError.
+        """
         order, account, tmpdir = self.order, self.account, self.reading.tmpdir
         is_from_keys = sortkeys.make_key_encoder(order) is not None  # else values are read
         need = Need.FIELDS if is_from_keys else Need.PAYLOADS
@@ -182,7 +190,7 @@ class CommandSorter(NamedTuple):
         max_workers = 1 if order.by_position else cli.implicit_workers()
 
         def work(task: ShardTask[Identities]) -> Iterator[bytes]:
-            """Yield sort records of the samples of *task*, in blocks of bytes."""
+            """Yield sort records of the samples of *task*, in blocks of bytes; count the samples as read."""
             task.batches = count_samples(task.batches, account)
             return sortsamples.index_blocks(task, order, files)
 

@@ -231,8 +231,8 @@ def tarsplit(
 def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) -> Limits:
     """Return the limits at which a shard is full; none if each part is one shard, since *names* have no number.
 
-    Without -n, -s and --shards, it is full at 10**9 bytes. Raises: UsageError for one of these, or --start, if each
-    part is one shard.
+    They are -n, -s and --max-shards; without -n, -s and --shards, a shard is full at 10**9 bytes. Raises: UsageError
+    for one of -n, -s, --shards and --start (not 0), if each part is one shard.
     """
     if names.single:
         if shard_options.samples or shard_options.size or shard_options.even or shard_options.start:
@@ -245,7 +245,8 @@ def limits_of_shards(shard_options: ShardOptions, names: numbering.PartNames) ->
 def part_columns(partition: Partition, max_parts: int | None) -> tuple[Column | None, Column | None]:
     """Return two columns: of the values of --by or --stratify, and of --group; None for one that is not given.
 
-    *max_parts*: value of --max-shards. Raises: UsageError if options exclude or need each other.
+    *max_parts*: value of --max-shards. Raises: UsageError if options exclude or need each other, or the text of one is
+    no column.
     """
     if partition.by is not None and (partition.parts or partition.stratify is not None):
         raise UsageError("--by makes a part of each value; it excludes --parts and --stratify")
@@ -274,9 +275,9 @@ def report_shares(parts: Sequence[shares.Part], counts: dict[str, int], group: C
 
 
 def warn_of_small_classes(partition: Partition, counts: dict[str, int], account: Account) -> None:
-    """Warn if a part of *partition* has no samples by *counts*, since each value of --stratify has too few for all.
+    """Warn if a part of *partition* has no samples by *counts*: each value of --stratify has too few for all parts.
 
-    *counts*: number of samples by part. A part whose share is 0 does not count.
+    *counts*: number of samples by part. A part whose share is 0 may be empty.
     """
     if any(part.weight and not counts.get(part.name) for part in partition.parts or ()):
         name = partition.stratify

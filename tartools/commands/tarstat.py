@@ -115,7 +115,8 @@ def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, p
     """Count fields, sizes, classes and pictures of the samples of *source*, and print the facts.
 
     *count_options*: which fields have classes, whether pictures are decoded, JSON. *parallel*: number of workers, 0 for
-    one per core; None: one per core, up to 8. Raises: TarToolsError, also if no sample has a field of --classes.
+    one per core; None: one per core, up to 8. Raises: TarToolsError, also for a field of --classes that no sample has,
+    unless there are no samples.
     """
     urls = source.urls()
     words = {word: parse_column(word) for word in (count_options.classes or "").split()}
@@ -134,7 +135,7 @@ def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, p
     summary = Summary(listed)
 
     def work(task: ShardTask[Summary]) -> Iterable[bytes]:
-        """Count the samples of *task*; the counts are its result."""
+        """Count the samples of *task*; the counts are its result. Return no bytes."""
         task.result = summarize(task.batches, kinds, listed, fields, account)
         return ()
 
@@ -163,7 +164,7 @@ def tarstat(account: Account, source: cli.Inputs, count_options: CountOptions, p
 
 
 def shards_of(urls: Sequence[str], shard_urls: Collection[str]) -> Sequence[str]:
-    """Return the URLs of all shards: *urls* without the tables among them, then the shards that these list.
+    """Return the URLs of all shards: *urls* without the tables among them, then the shards that only tables list.
 
     *shard_urls*: all shards whose samples were counted, those that tables list included. Without a table the result is
     *urls*. What can't be read twice (stdin) counts as a table if it is no shard itself and there are listed ones.

@@ -52,7 +52,8 @@ def parse_encoding(name: str) -> str:
 def guess_encodings(texts: Iterable[bytes]) -> list[str]:
     """Return the names of the encodings in which most non-ASCII characters of *texts* are common; the likeliest first.
 
-    Most: at least 70%. *texts*: not UTF-8, all in one encoding. Empty if none of those in `_CANDIDATES` fits.
+    Most: at least 70%. *texts*: not UTF-8, all in one encoding. Only encodings in `_CANDIDATES` are tried, and one in
+    which the share of ASCII letters is unlikely (`_common_share`) is left out. Empty if none fits.
 
     >>> guess_encodings(["书法/颜".encode("gbk")]), guess_encodings(["テスト".encode("cp932")])
     (['gbk'], ['cp932', 'cp866', 'cp437'])
@@ -69,7 +70,7 @@ def _common_share(data: bytes, candidate: _Candidate) -> float:
     """Return the share of common characters among the non-ASCII characters of *data*, decoded by *candidate*.
 
     0.0 if it can't be decoded, has only ASCII characters, or has ASCII letters in a wrong share: above half of all
-    letters in cp1251 and cp866, below half in cp1252. In the other encodings any share is right.
+    letters in cp1251 and cp866, below half, or no letters, in cp1252. In the other encodings any share is right.
     """
     try:
         text = data.decode(candidate.name)
@@ -89,9 +90,10 @@ def _common_share(data: bytes, candidate: _Candidate) -> float:
 
 
 class Utf8File(io.RawIOBase):
-    """The text of *file*, which is in *encoding*, as a raw file of UTF-8. Messages name *url*.
+    """The text of *file*, which is in *encoding*, as a raw file of UTF-8 bytes. Messages name *url*.
 
-    Reading raises SampleError, with the line, for bytes that are not of this encoding. Closing it leaves *file* open.
+    Reading raises SampleError, with the line (from 1), for bytes that are not of this encoding. Closing it leaves
+    *file* open.
     """
 
     def __init__(self, file: io.BufferedIOBase, encoding: str, url: str) -> None:
@@ -106,9 +108,10 @@ class Utf8File(io.RawIOBase):
         return True
 
     def readinto(self, view: memoryview, /) -> int:  # type: ignore[override]
-        """Fill *view* with the next bytes in UTF-8; return their count, 0 at the end.
+        """Write the next bytes in UTF-8, up to `len(view)`, to *view*; return their count, 0 at the end.
 
-        Raises: SampleError, with the line, for bytes that are not of the encoding.
+        There may be fewer before the end, too. Raises: SampleError, with the line, for bytes that are not of the
+        encoding; the errors of reading the file.
         """
         while not self._data and not self._ended:
             data = self._file.read(READ_BYTES)
@@ -135,10 +138,10 @@ def read_as_utf8(file: io.BufferedReader, encoding: str | None, url: str) -> io.
 
 
 def utf16_advice(head: bytes) -> str:
-    """Return the message for text that begins with *head*, at least 4 bytes, in UTF-16 or UTF-32; "" for other text.
+    """Return the message for text that begins with *head* if it is UTF-16 or UTF-32; "" for other text.
 
-    Text without a byte order mark counts as UTF-16 if every other one of the first 4 bytes is 0; as UTF-32 it never
-    does.
+    Text without a byte order mark counts as UTF-16 if every other one of the first 4 bytes, and no other one, is 0; as
+    UTF-32 it never does. Fewer than 4 bytes count only with a mark.
 
     >>> utf16_advice("a,b".encode("utf-16"))
     'this is UTF-16 text, not UTF-8: --encoding utf-16 reads it'

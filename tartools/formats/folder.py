@@ -57,7 +57,8 @@ class Tree(NamedTuple):
 
     `files`: relative paths of regular files, as bytes. `specials`: (path, kind in words: "fifo"), both str, of special
     files and of links that are not followed or can't be; these paths begin with that of the folder. `left_out`:
-    relative paths that are excluded, hidden, or made by systems; folders end in a slash.
+    relative paths, as bytes, of excluded files and folders, of hidden folders (.NAME; hidden files are kept), and of
+    files and folders that systems add (`is_left_out`); folders end in a slash, and their content is not listed.
     """
 
     files: list[bytes]
@@ -70,12 +71,14 @@ def plan_folder(folder: Folder, account: Account, skip_special: bool) -> list[Pl
 
     A member has the path of its file, relative to the folder; with `dots` "last", "_" replaces the dots of the base
     name before the last one. Its URL is that file, which is not read yet. With `class_field`, each sample also has its
-    class. Hidden folders, excluded files and folders, and those that systems add, are left out with a warning by
-    *account*. Special files, and links that are not followed, are reported as an omission; *skip_special*: they are
-    left out silently. A folder without files gives [] and a warning.
+    class, unless its file has no field. Hidden folders, excluded files and folders, and files and folders that systems
+    add, are left out with a warning by *account*; `tables` without a warning. Special files, and links that are not
+    followed or can't be, are reported as an omission; *skip_special*: they are left out silently. A folder without
+    files gives [] and a warning. *account* also warns of samples that may be two (`warn_of_twins`,
+    `warn_of_repeated_kinds`).
 
-    Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a field occurs twice, or
-    if two files would get one key.
+    Holds: all paths. Raises: StorageError for a directory that cannot be read; SampleError if a sample has a field
+    twice, or, with `dots` "last", if files such as a.1.jpg and a_1.txt would get one key.
     """
     tree = list_tree(folder, account)
     if folder.tables:
@@ -145,7 +148,8 @@ def class_members(key: bytes, field: str, label: bytes, numbers: dict[bytes, int
     """Return (path, payload) of the members that say the class *label* of the sample *key*.
 
     With *numbers* of classes, *field* has its number, and a field with .txt behind (cls.txt) its name; with {}, *field*
-    has its name. Payloads are compressed if *field* ends in the suffix of a codec: cls.gz.
+    has its name. The payload of *field* is compressed if it ends in the suffix of a codec; the name of the class for
+    cls.gz is in cls.txt, not compressed.
     """
     texts = {field: label}
     if numbers:
@@ -191,7 +195,8 @@ class _FolderToList(NamedTuple):
 def list_tree(folder: Folder, account: Account) -> Tree:
     """Return the tree below *folder*: `files` and `left_out` unordered, `specials` sorted by path.
 
-    With `follow`, a link to a folder above it is one of `specials`. *account* warns of a glob that matches nothing.
+    With `follow`, a link to a folder above it is one of `specials`. `tables` are among the files. *account* warns of a
+    glob that matches nothing.
     Raises: StorageError for a directory that cannot be read.
     """
     from fnmatch import translate

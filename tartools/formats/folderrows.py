@@ -65,7 +65,7 @@ def plan_folder_rows(folder: Folder, table: FolderTable, account: Account, skip_
 
     Holds: all rows and paths. Raises: SampleError, naming the row, for a row that names no file, or a further file that
     is not in the folder, two rows of one sample or key, a field twice, a value that can't be a payload, a column that
-    is missing, and if no row that names a file has it in the folder; StorageError.
+    is missing, and if no row that names a file has it in the folder; the errors of `plan_folder`.
     """
     planned = plan_folder(folder, account, skip_special)
     matcher = _Matcher(folder, planned, table)
@@ -256,8 +256,8 @@ class _RowFields:
 
         Without `words`: in the order of the row, without names that begin with two underscores. Columns of file names
         and the column of keys never become fields; a word that the row lacks is skipped. A word `json`, if no column
-        has this name, adds at the end a dict of all columns left: no field, file name or key. Raises: SampleError for a
-        field twice.
+        has this name, adds at the end a dict of all columns left: no field, file name or key; its field is json, or the
+        new name of the word. Raises: SampleError if two columns become one field.
         """
         names = tuple(row.values)
         if names not in self._by_names:
@@ -284,8 +284,8 @@ def _add_fields(
     """Return the sample of the files *parts* with the fields of *row*, number *index* (from 0) of *table*.
 
     Its members are sorted by field. Its key is the row's value in `key_column`, else what `keys` makes, else its
-    `__key__`, else the key of the files. Raises: SampleError for a missing or bad key, a bad field, a field
-    twice, or fields for a file without a suffix.
+    `__key__`, else the key of the files. Raises: SampleError for a missing or bad key, a bad field, a field twice, a
+    value that can't be a payload, or fields for a file without a suffix.
     """
     key = split_path(parts[0].path)[0]
     if table.key_column is not None or (table.keys is None and "__key__" in row.values):
@@ -324,9 +324,9 @@ def row_members(key: str, field: str, value: Any) -> list[PlannedMember]:
     """Return the members of the sample *key* for *value*, from a row, in the field *field*.
 
     Text is UTF-8, bytes are themselves, numbers are their digits, a bool is true or false; lists and objects are JSON
-    in a field with the suffix json (added unless it is there), and a `JsonText` is written as it is. All but bytes are
-    compressed if *field* ends in the suffix of a codec. A list of `FileInList` has a member for each, in the field
-    `FileInList.field`. Raises: SampleError for a field or a value that can't be stored.
+    in a field with the last part json (added unless it is there), and so is a `JsonText`, as it is written. Text,
+    numbers and bools are compressed if *field* ends in the suffix of a codec. A list of `FileInList` has a member for
+    each, in the field `FileInList.field`. Raises: SampleError for a field or a value that can't be stored.
     """
     check_nameable(field)
     if isinstance(value, list) and value and isinstance(value[0], FileInList):

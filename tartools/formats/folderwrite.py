@@ -51,8 +51,8 @@ def write_sample_files(samples: Iterable[Sample], output: OutputFolder, account:
     """Write the members of *samples* as files of *output*, in order; text goes to the table of *layout* if it has one.
 
     Without a table, the field that is the class of *layout* is not written: its value is the name of the folder.
-    Samples and bytes are counted in *account*, which warns of files that `tarcreate --folder` would leave out. The
-    caller commits *output*.
+    Samples, and bytes of files without the table, are counted in *account*, which warns of files that
+    `tarcreate --folder` would leave out. The caller commits *output*.
 
     Holds: one sample; some 500 bytes for each file and each sample. Raises: SampleError for names that can't be files,
     two files of one name, two samples of one key, a sample without a class or without any file to write, and one that
@@ -175,7 +175,7 @@ class _FolderWriter:
 
         Without a table the row is empty, and the field that is the class is not written; with one, text and JSON fields
         are in the row, and are not written. Raises: SampleError for a name that can't be a file, or is taken, a key
-        twice, and a sample without a class or without any file; StorageError.
+        twice, a sample without a class or without any file, and what `_make_row` refuses; StorageError.
         """
         label = None if self._class_of is None else self._class_name(sample)
         members = self._members_to_write(sample)
@@ -208,7 +208,10 @@ class _FolderWriter:
             )
 
     def _class_name(self, sample: Sample) -> str:
-        """Return the class of *sample*. Raises: SampleError if it has none, or one that can't name a folder."""
+        """Return the class of *sample*; the layout has a `class_column`.
+
+        Raises: SampleError if it has none, has the field twice, or its value is not UTF-8 or can't name a folder.
+        """
         assert self._class_of is not None
         assert self._layout.class_column is not None
         name, label = self._layout.class_column.name, self._class_of(sample, 0)
@@ -264,8 +267,9 @@ class _FolderWriter:
     ) -> dict[str, str]:
         """Return the row of *sample*: column -> the text of a cell, or for a table of JSON lines a JSON value.
 
-        It has the names of its files, *members* at *paths*, and its *texts*. Raises: SampleError if a name or text is
-        not UTF-8, a field is there twice or called as a column of names, or a JSON field is not JSON.
+        The layout has a table. The row has the names of its files, *members* at *paths*, and its *texts*. Raises:
+        SampleError if a name or text is not UTF-8, a field is there twice or called as a column of names, or a JSON
+        field is not JSON in a table of JSON lines.
         """
         is_json = self._layout.table is not None and self._layout.table.endswith(".jsonl")
         row: dict[str, str] = {}

@@ -38,8 +38,10 @@ def samples(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice, dots: Do
 
     *plan*: its name, and how paths are resolved. *choice*: the names that become fields, and the keys. *dots*: the dot
     that ends a key that is a file name, "first" or "last"; None: the only one, before a known suffix.
-    Holds: one sample. Raises: SampleError, naming line and name, for an object that is no sample, or has the key of the
-    one before, and for a chosen name that no object has; UsageError for a bad URL.
+    Holds: one sample. Raises: SampleError, naming the line, for a line that is no JSON object, a bad key, the key of
+    the object before it, a value that can't be a payload, a field twice, an object without a field, or an input that
+    *plan* may not name; SampleError for a chosen name that no object has, and a file without a line; UsageError for a
+    bad URL.
     """
     last: tuple[str, bool] | None = None
     last_line = 0
@@ -73,8 +75,9 @@ def find_sources(file: Iterable[bytes], plan: PlanOrigin, choice: RowChoice) -> 
     """Yield the members of the JSON lines in *file* whose payloads are read from URLs, to check these URLs first.
 
     URLs are the values of names with @. Lines without such a name are not parsed. *plan*: its name, and how paths are
-    resolved. *choice*: the names that become fields. The paths of the members have "key" in place of their keys.
-    Raises: SampleError for a parsed line that is no sample; UsageError for a bad URL.
+    resolved. *choice*: the names that become fields. The paths of the members have "key" in place of their keys, which
+    are not checked. Raises: SampleError for a parsed line that is no JSON object, or has a field twice, a value that
+    can't be a payload, or an input that *plan* may not name; for a file without a line; UsageError for a bad URL.
     """
     names = _ChosenNames(choice)
     for line, values in read_objects(file, plan.name, "plan", exact=True, is_read=may_read):
@@ -101,9 +104,10 @@ class _ChosenNames:
     def choose(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the values of the object *values* that become fields, by new name, with @ if it is a file to read.
 
-        The key, unless it names a file to read, and pseudo-fields (`__key__`) are left out; a word whose name the
-        object lacks is skipped. If the choice has neither words nor a key, *values* itself is returned. Raises:
-        SampleError if two words give one field, or if jpg and @jpg of one object both have a value.
+        Any other name is escaped as by `column_title`. The key, unless it names a file to read, and pseudo-fields
+        (`__key__`) are left out; a word whose name the object lacks is skipped. If the choice has neither words nor a
+        key, *values* itself is returned. Raises: SampleError if two words give one field, or if jpg and @jpg of one
+        object both have a value.
         """
         if self._choice.words is None and self._choice.key is None:
             return values
@@ -128,7 +132,10 @@ class _ChosenNames:
         return (name != self._choice.key or parse_title(name, "jsonl")[1]) and name not in PSEUDO_FIELDS
 
     def check_words(self, url: str) -> None:
-        """Raise SampleError, with *url*, if no object had a field for a word of the choice; nothing without fields."""
+        """Raise SampleError, with *url*, if no object had a field for a word of the choice.
+
+        Without words, or if no object had any field, it does nothing.
+        """
         if self._seen and (lost := " ".join(self._columns.missing_words(self._seen))):
             raise SampleError(
                 f"no object has {lost}{comma_advice(lost)}; the names are: {field_list(self._seen)}", url=url
@@ -157,8 +164,8 @@ def _make_key(values: dict[str, Any], choice: RowChoice, index: int, dots: Dots)
 def _plan_members(key: str, values: dict[str, Any], plan: PlanOrigin, line: int) -> Iterator[PlannedMember]:
     """Yield the members of the sample *key*: one for each of *values* that is not null, and no pseudo-field.
 
-    *values*: by the name in the JSON object. A list or object gets the suffix json. There is no member for an empty
-    path or URL of a payload to read.
+    *values*: by the name in the JSON object. The field of a list or object that is a payload, but not in base64, gets
+    the suffix json. There is no member for an empty path or URL of a payload to read.
     Raises: SampleError, naming *plan*, *line* and name, for a field twice or a value that can't be one; UsageError for
     a bad URL.
     """
@@ -208,7 +215,8 @@ def payload_of_json(value: Any) -> bytes:
 
     JSON has no blanks, and escapes only if it has a lone surrogate.
 
-    Raises: SampleError for bad base64, a string with a lone surrogate, or brackets that are nested too deeply.
+    Raises: SampleError for bad base64, or another name beside it in the object; for a string with a lone surrogate; for
+    brackets that are nested too deeply.
     """
     if isinstance(value, str):
         return _encode_utf8(value)
@@ -266,7 +274,8 @@ def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
 
     {"__key__": "n01", "txt": "a dog", "jpg": {"@base64": "/9j/4AAQ..."}}: a payload in UTF-8 is a string, unless its
     field ends in the suffix of a codec; any other is in base64.
-    Holds: one sample. Raises: SampleError for a name that is not UTF-8, and two members of one name.
+    Holds: one sample. Raises: SampleError for a name that is not UTF-8, and two members of one name; the errors of
+    *samples* and of reading payloads.
     """
     for sample in samples:
         yield json_line(sample)
@@ -276,8 +285,9 @@ def json_lines(samples: Iterable[Sample], account: Account) -> Iterator[bytes]:
 def json_line(sample: Sample) -> bytes:
     """Return *sample* as a JSON object on a line, with its newline: `__key__`, then the payloads by field.
 
-    A payload in UTF-8 is a string, unless its field ends in the suffix of a codec; any other is {"@base64": TEXT}.
-    Raises: SampleError for a name that is not UTF-8, and two members of one name.
+    Names of fields are escaped as by `column_title`. A payload in UTF-8 is a string, unless its field ends in the
+    suffix of a codec; any other is {"@base64": TEXT}. Raises: SampleError for a name that is not UTF-8, and two members
+    of one name; the errors of reading payloads.
     """
     parts = [b'{"__key__": ', _quote_name(sample, sample.key)]
     fields: set[str] = set()

@@ -36,7 +36,8 @@ def open_packed(url: str) -> io.BufferedReader:
 def open_seekable_packed(url: str) -> io.BufferedReader:
     """Open *url* and return its bytes as a file that can seek; if they are compressed, as a decompressed scratch file.
 
-    Raises: TruncatedError or TarFormatError if compressed data are damaged; StorageError.
+    The caller closes it, which deletes the scratch file. Raises: TruncatedError or TarFormatError if compressed data
+    are damaged; StorageError.
     """
     from tartools.storage import seekable
 
@@ -52,8 +53,9 @@ def open_seekable_packed(url: str) -> io.BufferedReader:
 def open_packed_sink(url: str, force: bool = False) -> Iterator[Sink]:
     """Yield a sink that writes *url*, compressed if its name ends as a codec says (.gz ...).
 
-    A command (pipe:) gets the data uncompressed. The output appears at the end of the block, unless that raises.
-    *force*: replace an output that exists. Raises: StorageError if it exists without *force*, or can't be written.
+    A command (pipe:) gets the data uncompressed. The output appears at the end of the block; if that raises, it is
+    dropped. *force*: replace an output that exists. Raises: StorageError if it exists without *force* (for an object at
+    the end of the block), or can't be written; UsageError if it is a terminal or names no object.
     """
     codec = None if Url(url).scheme == "pipe" else split_packed(Url(url).name)[1]
     with storage.open_sink(url, force) as sink:

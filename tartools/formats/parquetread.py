@@ -44,11 +44,12 @@ def samples(urls: Iterable[str], account: Account, choice: RowChoice, dots: Dots
     """Yield a sample for each row of Parquet files, file by file. Members are new: mode 0644, owner and time 0.
 
     *choice*: the columns that become fields, in order, and the keys; without words each column is a field, but not
-    names between two pairs of underscores. Null is no field. The key column of *choice*, or `__key__`, or the column
-    that a word gives this name, has the keys. Without it, or if its template names columns, `choice.keys` makes them,
-    of these columns or the number of the row in all files, from 0. *dots*: where a key ends that is the name of a file:
-    at its "first" or "last" dot; None: at its only dot, before a known suffix. Rows without any field are left out, and
-    reported as an omission. Samples are counted in *account*.
+    names between two pairs of underscores. Null is no field. The keys are in the column `choice.key`, or the one that a
+    word calls `__key__`. If there is neither, and the template of `choice.keys` names columns, it makes keys of these;
+    else they are in the column `__key__`; without that, it makes them of the number of the row in all files, from 0.
+    *dots*: where a key ends that is the name of a file: at its "first" or "last" dot; None: at its only dot, before a
+    known suffix. Rows without any field are left out, and reported as an omission. Samples are counted in *account*,
+    which also records keys that return in a file.
 
     Holds: a batch of 4 MiB, or a row, and the memory of pyarrow for a page of each column.
     Raises: SampleError, naming row or column, for a file that `PayloadRows` refuses, a bad key or payload;
@@ -82,8 +83,9 @@ def column_buffer_bytes(url: str) -> int:
 def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator[Any]:
     """Yield *columns* of all rows of *table* as a `pyarrow.RecordBatch` each of some BATCH_BYTES, and up to BATCH_ROWS.
 
-    Rows are in order. A batch may have more bytes if the rows of a row group differ in size. Raises: TarFormatError for
-    a damaged file, also if it has another number of rows than it says.
+    Rows are in order. A batch may have more bytes if the rows of a row group differ in size. Names that the file does
+    not have are left out. Raises: TarFormatError for a damaged file, also if it has another number of rows than it
+    says; StorageError.
     """
     rows = 0
     for group, _, count in table.groups():
@@ -99,8 +101,8 @@ class PayloadRows:
 
     `samples` yields them. *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot
     that ends a key, "first" or "last", if keys are names of files; None: the only one, before a known suffix.
-    Raises: SampleError if its columns can't be fields, one is there twice or is missing, there is none for a field, or
-    it is a table of samples in shards.
+    Raises: SampleError if a column can't be a field, is there twice or is missing, if no column is left for a field, or
+    if it is a table of samples in shards; TarFormatError if the names of its columns are damaged.
     """
 
     def __init__(self, table: ParquetSource, choice: RowChoice, dots: Dots) -> None:
@@ -125,7 +127,7 @@ class PayloadRows:
         """Yield a sample for each row, in order; one without a field has no members.
 
         *index*: the number of the first sample among those of all files, from 0, for keys. Raises: SampleError, naming
-        the row, for a bad key or payload; TarFormatError for a damaged file.
+        the row, for a bad key or payload; TarFormatError for a damaged file; StorageError.
         """
         row = 1
         for batch in self._batches():
@@ -135,8 +137,8 @@ class PayloadRows:
     def _batches(self) -> Iterator[Any]:
         """Yield the columns of fields and keys in record batches of pyarrow, of some BATCH_BYTES each.
 
-        Raises: TarFormatError. The byte of a failure is up to where the file was read: where the columns of a damaged
-        file begin can't be asked, because pyarrow may end the process.
+        Raises: StorageError; TarFormatError. The byte of a failure is up to where the file was read: where the columns
+        of a damaged file begin can't be asked, because pyarrow may end the process.
         """
         keys = [self._key] if self._key is not None else self._keys.columns
         columns = list(dict.fromkeys([*keys, *(name for name, _ in self._fields)]))
@@ -162,7 +164,10 @@ class PayloadRows:
                 texts = {name: encode_column(batch[name], name) for name in self._keys.columns}
 
                 def text_of_column(name: str) -> str:
-                    """Return the text of the column *name* in row `at`. Raises: SampleError if there is none."""
+                    """Return the text of the column *name* in row `at` of the batch, for a key.
+
+                    Raises: SampleError for null, or bytes that are not UTF-8.
+                    """
                     return key_text(texts[name][at], name)
 
             for at in range(len(batch)):
@@ -201,8 +206,8 @@ def _choose_columns(names: Sequence[str], choice: RowChoice) -> tuple[str | None
 
     Without words (option -f) these are all columns but the key and names that begin and end with __; a column that
     becomes `__key__` is the key. An ending is the end of the path of a member after the key: b".jpg".
-    Raises: SampleError if a word names no column, or the key column is missing; for two columns for one field; for a
-    name that can't be a field.
+    Raises: SampleError if a word names no column, or the key column, or one that the template of keys names, is
+    missing; for two columns for one field; for a name that can't be a field.
     """
     words = choice.words
     key = choice.key_in(names) if choice.key is not None or choice.keys.columns else None
@@ -244,8 +249,9 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
     fields get .npy or .json behind their names, unless they end so. Each file of a list of pictures or sounds is a
     field of its own.
 
-    Holds: a batch of BATCH_BYTES, or a row. Raises: SampleError for a column that is missing or there twice, and,
-    naming the row, for a bad key or value; TarFormatError for a damaged file.
+    Holds: a batch of BATCH_BYTES, or a row. Raises: SampleError for a column that is missing or there twice, two
+    columns for one field, and, naming the row or the column, for a bad key or value; TarFormatError for a damaged file;
+    StorageError.
     """
     url = table.url
     key = table.names[columnfields.key_column(table.names, rows.key, url)]
@@ -277,7 +283,7 @@ def field_rows(table: ParquetSource, rows: RowFormat) -> Iterator[tuple[Sequence
 def _row_fields(fields: Sequence[tuple[str, Sequence[Any]]], number: int) -> Iterator[tuple[str, Any]]:
     """Yield (field, value) for the row *number*, from 0; *fields*: pairs (field, values of all rows).
 
-    Each file of a list of pictures or sounds is a field of its own.
+    Each file of a list of pictures or sounds is a field of its own. A null is yielded as None.
     """
     for field, column in fields:
         value = column[number]

@@ -13,7 +13,10 @@ from tartools.tables import schema
 
 
 class FileInList(NamedTuple):
-    """A picture, sound or bytes in a list: its *payload*, its *path* or None, and its *number* in the list, from 0."""
+    """A picture, sound or bytes in a list: its *payload*, its *path* or None, and its *number* in the list, from 0.
+
+    Nulls in the list are no files, but have a number.
+    """
 
     payload: bytes
     path: bytes | None
@@ -21,6 +24,9 @@ class FileInList(NamedTuple):
 
     def field(self, name: str) -> str:
         """Return the field for this file of the column *name*: with its number, and a suffix of *name* or the file.
+
+        The suffix of *name* stays at the end if it is in `BY_SUFFIX`. Else the file's is added: the suffix of its path
+        if that is in `BY_SUFFIX`, else a suffix of its type by the first bytes; none if they show no type.
 
         >>> FileInList(b"GIF89a", b"d/a.PNG", 1).field("images"), FileInList(b"GIF89a", None, 0).field("images")
         ('images.1.png', 'images.0.gif')
@@ -77,9 +83,9 @@ def has_bytes(kind: Any) -> bool:
 def column_payloads(column: Any, name: str, row: int) -> Sequence[Any]:
     """Return the payload of each row of *column*, a `pyarrow.Array` from the column *name* of a Parquet file.
 
-    It is bytes (text as UTF-8, numbers and dates as text, true and false, lists and objects as JSON), a list of
-    `FileInList` for a list of pictures, sounds or bytes, or None for null. *row*: the number of the first row, for
-    errors.
+    It is bytes (also of a picture or sound; text as UTF-8, numbers and dates as text, true and false, lists and objects
+    as JSON), a list of `FileInList` for a list of pictures, sounds or bytes, or None for null. *row*: the number of the
+    first row, for errors.
 
     Raises: SampleError, with the row as its offset, for a picture or sound that is only a path; SampleError for bytes
     at any other depth, which JSON can't hold.
@@ -113,7 +119,7 @@ def _list_files(files: Sequence[Any], name: str, row: int) -> FileList:
 
 
 def require_bytes(payload: bytes | None, path: bytes | None, name: str, row: int) -> bytes | None:
-    """Return *payload*, of a picture or sound in row *row* of the column *name*; None if its *path* is None too.
+    """Return *payload*, of a picture or sound in row *row* of the column *name*; None if that and *path* are None.
 
     Raises: SampleError, with the row as its offset, if there is only a path.
     """

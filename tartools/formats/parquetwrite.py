@@ -27,8 +27,10 @@ class ParquetLayout(NamedTuple):
     """The columns of a Parquet file, and their types.
 
     `words`: (choices, new name or None) for each word of a field specification: image=jpg;png is (("jpg", "png"),
-        "image"); without a new name each choice is a column of its own. None: all fields.
-    `binary`: columns that are bytes, whatever they are called. `verbatim`: True if names are compared with case.
+        "image"); without a new name each choice is a column of its own. None: all fields, one column for each name,
+        compared with case.
+    `binary`: names of columns that are bytes, although their `column_kind` may be another.
+    `verbatim`: True if names in `words` and `binary` are compared with case.
     """
 
     words: Words | None = None
@@ -37,7 +39,9 @@ class ParquetLayout(NamedTuple):
 
 
 def column_kind(names: Iterable[str]) -> str:
-    """Return the kind of a column for fields with these *names*: Image, Audio, string, or binary for any others.
+    """Return the kind of a column for fields with these *names*, at least one: Image, Audio, string or binary.
+
+    It is binary unless the suffixes of all names, in any case, are of pictures, of sounds, or of text.
 
     >>> column_kind(["seg.PNG"]), column_kind(["jpg", "png"]), column_kind(["cls"]), column_kind(["jpg", "txt"])
     ('Image', 'Image', 'string', 'binary')
@@ -52,14 +56,16 @@ def column_kind(names: Iterable[str]) -> str:
 def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layout: ParquetLayout) -> None:
     """Write *samples* to *sink* as a Parquet file: a row each, in order, with `__key__` and a column for each field.
 
-    Pictures and sounds are structs of bytes and path, text is a string, other fields are binary (`column_kind`).
-    Columns are those of *layout*; if that names no words, those of the samples of the first row group, in the order of
-    their members. Samples without a field for any column are left out. Samples and bytes are counted in *account*.
-    Same samples, same bytes.
+    Pictures and sounds are structs of bytes and path, the path of the member; text is a string, other fields are
+    binary. The kind of a column is that of its name, or, if a new name is binary by `column_kind`, that of its choices.
+    Columns are those of *layout*; if its `words` are None, those of the samples of the first row group, in the order of
+    their members. Samples without a field for any column are left out. Samples written and left out, and the bytes of
+    the file, are counted in *account*. Same samples, same bytes. The caller commits *sink*.
 
     Holds: a row group several times, some 300 MB: it ends with the sample by which it has GROUP_BYTES of payloads, or
-    GROUP_ROWS. Raises: SampleError for a sample that does not fit the columns, and for a word that no sample has a
-    field for; the errors of *samples*; StorageError.
+    GROUP_ROWS. Raises: SampleError for a sample that does not fit the columns or has a member without a field, for a
+    word that no sample has a field for, and for a name in `binary` that is no column; the errors of *samples*;
+    StorageError, also without pyarrow.
     """
     pa = schema.import_arrow()
     file = SinkFile(sink)
@@ -86,7 +92,7 @@ def write_parquet(samples: Iterable[Sample], sink: Sink, account: Account, layou
 
 
 class PayloadColumn(NamedTuple):
-    """One column of the file: its *name*, and its *kind*, from `column_kind`."""
+    """One column of the file: its *name*, and its *kind*: "Image", "Audio", "string" or "binary"."""
 
     name: str
     kind: str
@@ -114,8 +120,9 @@ class PayloadColumns:
     """The columns of *layout*, and the rows for the next row group.
 
     Call `add` for each sample, `make_writer` once, before the first `take_table`, and `take_table` for each row group;
-    at the end `check_words`. If the layout names no words, samples add columns until `make_writer` is called.
-    `rows`: value by column for each sample that was added since the last `take_table`. `size`: bytes of their payloads.
+    at the end `check_words`. If the `words` of *layout* are None, samples add columns until `make_writer` is called.
+    `rows`: for each sample that was added since the last `take_table`, a dict: column -> value, with `__key__`.
+    `size`: bytes of their payloads.
     Raises: SampleError for a word of *layout* that can't be a column.
     """
 
@@ -150,8 +157,9 @@ class PayloadColumns:
         """Add a row for *sample*, and return True; return False, without a row, if it has no field for any column.
 
         A column that it has no field for stays null. If the layout names no words, a new field adds a column until
-        `make_writer` is called. Raises: SampleError for a key or text that is not UTF-8, a payload that is too large, a
-        field that can't be a column, or two fields for one column.
+        `make_writer` is called; later it is an error. Raises: SampleError for a key, name or text that is not UTF-8, a
+        payload of more than MAX_PAYLOAD_BYTES, two fields for one column, and, without words, a member without a field
+        or a field that can't be a column; StorageError if a payload can't be read.
         """
         try:
             key = sample.raw_key.decode()
@@ -176,7 +184,7 @@ class PayloadColumns:
         """Return (column, member) for each member of *sample*. A new column follows the previous member's column.
 
         The new column of a first member becomes the first of all.
-        Raises: SampleError if no column can be added, or a name is not UTF-8.
+        Raises: SampleError if no column can be added: as `_check_new` and `_make_column` say; or a name is not UTF-8.
         """
         pairs: list[tuple[PayloadColumn, Member]] = []
         for member in sample.members:
@@ -205,7 +213,8 @@ class PayloadColumns:
     def _pair_chosen(self, sample: Sample) -> list[tuple[PayloadColumn, Member]]:
         """Return (column, member) for each word, in their order: the first of its choices that *sample* has.
 
-        A word without any choice in *sample* is skipped.
+        A word without any choice in *sample* is skipped. Raises: SampleError if two members match a choice, which can
+        be if names are compared without case.
         """
         pairs = []
         if self._unseen:
@@ -222,7 +231,8 @@ class PayloadColumns:
     def _payload(self, sample: Sample, column: PayloadColumn, member: Member) -> bytes:
         """Return the payload of *member* for *column*.
 
-        Raises: SampleError if it is too large, or not UTF-8 for a text column.
+        Raises: SampleError if it has more than MAX_PAYLOAD_BYTES, or is not UTF-8 for a column of the kind string;
+        StorageError if it can't be read.
         """
         if member.size > MAX_PAYLOAD_BYTES:
             size_text = f"{member.name!r} has {in_units(member.size)}"
@@ -283,7 +293,10 @@ class PayloadColumns:
         return table
 
     def check_words(self, account: Account) -> None:
-        """Raise SampleError if there were samples, by *account*, and none of them had a field for one of the words."""
+        """Raise SampleError if none of the samples had a field for one of the words.
+
+        Nothing is raised if *account* counts no sample as read.
+        """
         if self._unseen and account.samples_in:
             lost = " ".join(";".join((self._layout.words or ())[number][0]) for number in self._unseen)
             raise absent_field_error(lost, self._seen)

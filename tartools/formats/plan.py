@@ -42,9 +42,9 @@ TEXT_PREFIX = "text:"
 class PlanOrigin(NamedTuple):
     """The origin of a plan, and how its paths and URLs are read.
 
-    `name`: its URL, for messages. `base`: the folder of relative paths; "" for the current one. `allow_pipe`: True if
-    it may name all inputs, commands too; if not, a table names no command, and a plan on a server only inputs on that
-    server.
+    `name`: its URL. `base`: the folder of relative paths; "" for the current one. `allow_pipe`: True if it may name all
+    inputs but stdin; if not, no plan names an archive that was split, a table no command, device or fifo, and a plan on
+    a server only inputs on that server.
     """
 
     name: str
@@ -58,7 +58,7 @@ class PlanOrigin(NamedTuple):
     def resolve(self, text: str, line: int, column: str = "") -> str:
         """Return the URL that *text*, of a recipe or in a *column* of a table, names; paths are relative to `base`.
 
-        *line*, *column*: its place, for messages; the column of a recipe is "".
+        *line*, *column*: its place; *column* "" stands for a recipe, which on this machine may name commands.
         Raises: SampleError for stdin, and for an input that the plan may not name; UsageError for a text that is no
         URL, or has credentials.
         """
@@ -77,9 +77,8 @@ class PlanOrigin(NamedTuple):
     def resolve_cell(self, text: str, line: int, column: str) -> str:
         """Return the URL that *text* in a cell of a table names; paths are relative to `base`.
 
-        *line*, *column*: of the cell, for messages.
-        Raises: UsageError for a text that is no URL, or has credentials; SampleError for stdin, and, unless
-        `allow_pipe`, for an input that the plan may not name, a device, or a fifo, which may never end.
+        *line*, *column*: of the cell. Raises: UsageError for a text that is no URL, or has credentials; SampleError for
+        stdin, and, unless `allow_pipe`, for an input that the plan may not name, a device, or a fifo.
         """
         url = self.resolve(text, line, column)
         if not self.allow_pipe and Url(url).is_local and _is_special(url):
@@ -89,7 +88,7 @@ class PlanOrigin(NamedTuple):
 
 
 def _is_special(url: str) -> bool:
-    """True if the local file *url* exists, and is neither a regular file nor a directory."""
+    """True if the local file *url* is neither a regular file nor a directory; False if it can't be looked at."""
     try:
         mode = os.stat(path_of(url)).st_mode
     except (OSError, ValueError):
@@ -101,7 +100,9 @@ PLAN_SUFFIXES = {"tsv": "tsv", "csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl"
 
 
 def plan_format(name: str) -> str:
-    """Return the format of the plan *name* by its suffix: "tsv" (stdin too), "csv", "jsonl", or "recipe" for any other.
+    """Return the format of the plan *name* by suffix: "tsv" (stdin too), "csv", "jsonl" (.ndjson too), else "recipe".
+
+    The suffix of a codec behind it is ignored. Raises: UsageError for a URL with credentials.
 
     >>> [plan_format(name) for name in ("a?.CSV", "-", "https://host/a.jsonl?sig=x.y", "a.jsonl.gz")]
     ['csv', 'tsv', 'jsonl', 'jsonl']
@@ -119,8 +120,8 @@ def samples(
     A list for a recipe, and for a table that names URLs, so that these can be checked first; else an iterator.
     *plan*: its name, and how paths are resolved. *choice*: the columns of a table that become fields, and its keys.
     *dots*: the dot that ends a key of a table that is a file name, "first" or "last"; None: the only one, before a
-    known suffix. Raises: SampleError, naming the line, for a bad header, recipe, key or cell; UsageError for a bad URL.
-    For rows the iterator raises them.
+    known suffix. Raises: SampleError for a recipe without a member, a bad header, line, key or cell; UsageError for a
+    bad URL; the errors of reading *file*. For rows the iterator raises them. A table without rows has no samples.
     """
     if form == "recipe":
         textrows.check_no_utf16(file, plan.name)
@@ -154,7 +155,7 @@ def _rows_of_text(
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Yield (line, cells) for each row in *batches*. Raises: SampleError, naming *url*, if a payload is not UTF-8.
 
-    Payloads are the cells of *columns*, (index, column), that are not URLs. Keys and names of files may be any bytes.
+    Payloads are the cells of *columns*, (index, column), that are not URLs. Other cells may be any bytes.
     """
     texts = {place: column.title for place, column in columns if not column.reads}
     for batch in batches:
@@ -208,8 +209,8 @@ def choose_plan_columns(
     """Return (index of the key column or None, [(index, column)] of the columns that become fields) by *choice*.
 
     The columns have their new names as `field`, in the order of the words, else of *columns*. `ignored` ones are left
-    out; the key column is a field only if it names files to read. Raises: SampleError for a word or a key without a
-    column, and two columns for one field.
+    out; the key column can be a field only if it names files to read. Raises: SampleError for a word that names none of
+    the other columns (case is ignored), a key without its column, and two columns for one field.
     """
     titles = [column.title for column in columns]
     key = choice.key_in(titles)
@@ -237,8 +238,8 @@ def plan_table(
     *columns*: (index of the cell, column) for each field. An empty cell is an empty field; in a column that is read
     from URLs, the sample lacks the field. *key_column*: for messages; "" if no column has the keys.
 
-    Raises: SampleError, naming line and column, for a bad key, an input that *plan* may not name, a sample without a
-    field, or with the key of the one before; UsageError for a cell that should be a URL and is none.
+    Raises: SampleError, naming the line, for a bad key, an input that *plan* may not name, a sample without a field, or
+    with the key of the one before; UsageError for a cell that should be a URL and is none; the errors of *rows*.
     """
     last_key, last_line = "", 0
     for index, (line, cells) in enumerate(rows):
@@ -277,11 +278,11 @@ def _plan_cell(path: bytes, cell: bytes, column: PlanColumn, plan: PlanOrigin, l
 
 
 def plan_recipe(lines: Iterable[str], plan: PlanOrigin) -> Iterator[PlannedMember]:
-    """Yield the members of a recipe: lines `NAME SOURCE`, such as "a.txt text:hello". Empty lines are skipped.
+    """Yield the members of a recipe: lines `NAME SOURCE`, such as "a.txt text:hello". Blank lines are skipped.
 
-    SOURCE is `text:` and the payload itself, which is compressed for a NAME such as a.txt.gz, or a path or URL. Raises:
-    SampleError, naming the line, for a bad name, a missing source, text that is not UTF-8, and an input that *plan* may
-    not name; UsageError for a bad URL.
+    SOURCE, up to the end of the line, is `text:` and the payload itself, which is compressed for a NAME such as
+    a.txt.gz, or a path or URL. Raises: SampleError, naming the line, for a bad name, a missing source, text that is not
+    UTF-8, stdin, and an input that *plan* may not name; UsageError for a bad URL.
     """
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\n").removesuffix("\r").lstrip(" \t")
@@ -355,8 +356,8 @@ MAX_PAYLOAD_IN_MEMORY = 16 << 20  # bytes; larger payloads of other URLs go to a
 class PlannedMember(NamedTuple):
     """A member to make: its `path`, and its `payload`, both bytes, or the `url` to read that from.
 
-    `url`: None if `payload` is the payload. `line` (from 1 on), `column`: where the plan names the URL; 0 and "" if
-    nothing does.
+    `url`: None if `payload` is the payload. `line` (from 1), `column`: where the plan names the URL; `column` is "" in
+    a recipe; 0 and "" without a URL, and for a folder.
     """
 
     path: bytes
@@ -391,9 +392,9 @@ def add_plan_place(error: TarToolsError, part: PlannedMember, name: str, advice:
 
 
 def warn_of_file_names(planned: Iterable[PlannedSample], account: Account, name: str) -> Iterator[PlannedSample]:
-    """Yield *planned* unchanged; warn if the first sample reads no file, but has the name of one as a payload.
+    """Yield *planned* unchanged; warn if the first sample reads no file, but a payload looks like the name of one.
 
-    This means that an @ was forgotten in the header. *name*: of the plan, for the warning by *account*.
+    Then an @ was probably forgotten in the header. *name*: of the plan, for the warning by *account*.
     """
     first = True
     for sample in planned:
@@ -444,9 +445,9 @@ def warn_of_other_forms(samples: Iterable[Sample], account: Account) -> Iterator
 def build_samples(planned: Iterable[PlannedSample], account: Account, name: str = "") -> Iterator[Sample]:
     """Yield the samples that the plan *name* has *planned*, in order: their payloads are read now.
 
-    Members are new: mode 0644, owner and time 0. Samples and bytes are counted in *account*.
+    Members are new: mode 0644, owner and time 0. Samples and bytes are counted in *account*, as read.
     Holds: one sample; payloads above MAX_READ_BYTES are ranges of local files, of other URLs those above
-    MAX_PAYLOAD_IN_MEMORY go to scratch. Raises: StorageError if a URL cannot be read.
+    MAX_PAYLOAD_IN_MEMORY go to scratch. Raises: StorageError if a URL cannot be read, as `build_member` does.
     """
     for key, parts in planned:
         members = [build_member(part, name) for part in parts]
@@ -474,7 +475,7 @@ def build_member(part: PlannedMember, name: str = "") -> Member:
 def _large_member(part: PlannedMember, url: str) -> Member:
     """Return the member for *part*, whose payload is all bytes of *url*, a large local file or any other URL.
 
-    The payload is a range of a local file above MAX_READ_BYTES, else a copy. Raises: StorageError.
+    The payload is a range of a local file above MAX_READ_BYTES, else a copy (`join_chunks`). Raises: StorageError.
     """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
@@ -487,7 +488,7 @@ def _large_member(part: PlannedMember, url: str) -> Member:
 
 
 def join_chunks(chunks: Iterable[bytes | memoryview]) -> bytearray | io.FileIO:
-    """Return the bytes of *chunks*, joined: a bytearray, or above MAX_PAYLOAD_IN_MEMORY an open scratch file."""
+    """Return the bytes of *chunks*: a bytearray, or above MAX_PAYLOAD_IN_MEMORY an open scratch file, at its end."""
     buffer, scratch = bytearray(), None
     for chunk in chunks:
         buffer += chunk

@@ -39,14 +39,16 @@ class Row(NamedTuple):
 
 
 def read_rows(url: str, encoding: str | None = None) -> list[Row]:
-    """Return the rows of the table *url*, whose suffix is its format: csv, tsv, jsonl or parquet.
+    """Return the rows of the table *url*, whose suffix is its format: csv, tsv, jsonl (ndjson) or parquet (pq).
 
     A suffix such as .gz may follow, unless it is Parquet. In CSV and TSV all values are text; an empty cell is "". In
-    JSON lines, a number is a `Number`, a list or object a `JsonText`. In Parquet, values are bytes, text, numbers,
-    booleans, lists, objects, and lists of `FileInList`. Null is no value. *encoding*: of text; None: UTF-8.
+    JSON lines, a number is a `Number`, a list or object a `JsonText`. In Parquet, values are bytes, text (dates and
+    times too), numbers, booleans, lists, objects, and lists of `FileInList`. Null is no value. *encoding*: of CSV, TSV
+    and JSON lines; None: UTF-8. A table with a header only, or a Parquet file without rows, has no rows: [].
 
     Holds: all rows. Raises: UsageError for another suffix; SampleError for a row that can't be read, naming its line or
-    number, for two columns of one name, and for a file without a line; TarFormatError for a damaged file; StorageError.
+    number, for two columns of one name, and for a text file without a line; TarFormatError for a damaged file;
+    StorageError.
     """
     form = _table_format(url)
     if form is None:
@@ -71,8 +73,9 @@ def read_rows(url: str, encoding: str | None = None) -> list[Row]:
 def _json_rows(file: Iterable[bytes], url: str) -> Iterator[Row]:
     """Yield the rows of the JSON lines in *file*, called *url*; null is no value, a list or object is a `JsonText`.
 
-    A number is a `Number`; text, true and false are str and bool.
-    Raises: SampleError, naming the line, for a line that is no JSON object, or has a name twice.
+    A number is a `Number`; text, true and false are str and bool. Blank lines are skipped.
+    Raises: SampleError, naming the line, for a line that is no JSON object, or has a name twice in one object; for a
+    file without a line; the errors of reading *file*.
     """
     text = b""
 
@@ -112,10 +115,11 @@ def texts_of_values(line: str) -> dict[str, str]:
 
 
 def _parquet_rows(url: str) -> Iterator[Row]:
-    """Yield the rows of the Parquet file *url*; null is no value.
+    """Yield the rows of the Parquet file *url*; null, and an empty list of pictures, sounds or bytes, is no value.
 
-    Raises: SampleError for a value that can't be read, such as a picture that is only a path, and for two columns of
-    one name; TarFormatError for a damaged file; StorageError.
+    Pictures and sounds are bytes, other values as `plain_field_values` returns them. Raises: SampleError for a value
+    that can't be read, such as a picture that is only a path, and for two columns of one name; TarFormatError for a
+    damaged file; StorageError.
     """
     with open_parquet(url, seekable.open_seekable(url), FILE_KIND, column_buffer_bytes(url)) as table:
         table.check_names()
@@ -138,14 +142,18 @@ def is_text_table(url: str) -> bool:
 
 
 def _table_format(url: str) -> str | None:
-    """Return "csv", "tsv", "jsonl" or "parquet", by the suffix of *url*, before one such as .gz; None for any other."""
+    """Return "csv", "tsv", "jsonl" or "parquet", by the suffix of *url*, before one such as .gz; None for any other.
+
+    The suffixes ndjson (jsonl) and pq (parquet), and upper case, count too.
+    """
     return ROW_SUFFIXES.get(split_packed(Url(url).name)[0].rpartition(".")[2].lower())
 
 
 def convert_number_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
     """Replace the text cells of each column in *names* by a `Number` in *rows*, if all its cells are JSON numbers.
 
-    Empty cells don't count, and are removed from such a column. So a column is of one type in all rows.
+    Empty cells don't count, and are removed from such a column. A column with another cell, or with empty cells only,
+    stays as it is, so a column is of one type in all rows. *rows*: of a CSV or TSV.
     """
     for name in names:
         cells = [row.values[name] for row in rows if row.values.get(name)]
@@ -161,11 +169,12 @@ def convert_number_cells(rows: Sequence[Row], names: Sequence[str]) -> None:
 def read_coco(url: str) -> list[Row]:
     """Return a row for each picture of the COCO file *url*, with the values `file_name` and `json`.
 
-    `json` is the object of the picture, as a dict, with the list `annotations` of its annotations, each without
-    `image_id`, and with the name of its category as `category`. The `place` of a row is "image ID".
+    `json` is the object of the picture, as a dict, with the list `annotations` of its annotations, [] if it has none,
+    each as `_name_categories` returns it. The `place` of a row is "image ID". The file may be compressed.
 
     Holds: the whole file, some six times its size. Raises: SampleError if it is no JSON, no COCO file, has an
-    annotation of no picture, two pictures of one id, or a `category_id` that no category has; StorageError.
+    annotation of no picture, two pictures of one id, or a `category_id` that no category has; TarFormatError if
+    compressed data are damaged; StorageError.
     """
     from tartools.samples.payloads import parse_json
 
@@ -218,9 +227,11 @@ def _objects_in(content: dict[str, Any], name: str, required: Sequence[str], url
 def _name_categories(annotation: dict[str, Any], categories: dict[Any, str], url: str) -> dict[str, Any]:
     """Return a copy of *annotation* without `image_id`, and with `category`, the name of its category, if it has one.
 
-    `category` is also added to the segments of panoptic files. *categories*: id -> name.
+    It has a category if it has `category_id`, which stays. The objects in the list `segments_info`, of panoptic files,
+    are changed in the same way. *categories*: id -> name.
 
-    Raises: SampleError, naming the file *url*, for an id that is not in *categories*, and a segment that is no object.
+    Raises: SampleError, naming the file *url*, for a `category_id` that is not in *categories*, and for a segment that
+    is no object.
     """
     result = {name: value for name, value in annotation.items() if name != "image_id"}
     if "category_id" in result:

@@ -42,8 +42,8 @@ _HEADER_PREFIXES = {"tsv": r"\\*@", "csv": r"\\*@", "jsonl": r"\\*(@|__)"}
 class TextRows(NamedTuple):
     """Adjacent rows of a table of text.
 
-    `lines`: the numbers of the lines on which they end, from 1. `cells`: of each row, unescaped. `is_utf8`: True if all
-    cells are surely UTF-8; False if some may not be.
+    `lines`: the number of the line on which each row ends, from 1. `cells`: a list of the cells of each row, unescaped.
+    `is_utf8`: True if all cells are surely UTF-8; False if some may not be.
     """
 
     lines: Sequence[int]
@@ -75,7 +75,7 @@ def check_no_utf16(file: io.BufferedReader, url: str) -> None:
 
 
 class Number(str):
-    """A number in JSON, as the text with which it is written."""
+    """A number in JSON, NaN or Infinity, as the text with which it is written."""
 
     __slots__ = ()
 
@@ -92,7 +92,7 @@ def escape(text: str) -> str:
 def unescape(cell: bytes) -> bytes:
     r"""Return the text of a TSV *cell*; inverse of `escape`.
 
-    Raises: ValueError for a backslash before any other character than t, n, r or a backslash.
+    Raises: ValueError for a backslash at the end, or before any other character than t, n, r or a backslash.
     """
     return re.sub(rb"\\[^\x80-\xbf]?[\x80-\xbf]*", _unescape_match, cell) if b"\\" in cell else cell
 
@@ -138,13 +138,13 @@ def read_table(
 ) -> tuple[int, list[str], Iterator[TextRows]]:
     r"""Return (line number of the header, its cells, the rows below it) of the table in *file*, of *form* tsv or csv.
 
-    Messages call it *noun*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, unless
-    the table is a TSV of one column. Cells are bytes; those of the header are text, with surrogates for bytes that are
-    not UTF-8.
+    Messages call it *noun*. Lines may end with CR LF, and a byte order mark is ignored. Empty lines are skipped, except
+    below the header of a TSV of one column: there each is a row. Cells are bytes; those of the header are text, with
+    surrogates for bytes that are not UTF-8.
 
-    Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name* and the line, for a table without a
-    header, and for rows that are not *form* or have another number of cells than the header, after the rows before
-    them.
+    Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name*, for UTF-16 text and a table without a
+    header; naming the line, too, for rows that are not *form* or have another number of cells than the header, after
+    the rows before them; the errors of reading *file*.
 
     >>> rows = b"key,txt\n" + b"a,%b\n" % (b"x" * ROWS_CHUNK_BYTES) * 3
     >>> [len(batch.cells) for batch in read_table(io.BufferedReader(io.BytesIO(rows)), "csv", "a.csv")[2]]
@@ -161,10 +161,10 @@ def read_table(
 
 
 def _check_widths(batches: Iterable[TextRows], form: str, name: str) -> Iterator[TextRows]:
-    """Yield the rows of *batches*, without empty lines, unless the table is a TSV of one column.
+    """Yield the rows of *batches*, without empty lines, except below the header of a TSV of one column.
 
     *form*: "tsv" or "csv"; *name*: of the table. Raises: SampleError for a row with another number of cells than the
-    first, or a first row that is not *form*; rows before the bad one are yielded first.
+    first that is not empty, or if that looks like another format; rows before the bad one are yielded first.
     """
     width = 0
     for batch in batches:
@@ -190,7 +190,7 @@ def _check_widths(batches: Iterable[TextRows], form: str, name: str) -> Iterator
 def _check_width(row: Sequence[bytes], width: int, line: int, form: str, name: str) -> None:
     """Raise SampleError if *row* has not *width* cells, or has one cell that looks like several of another format.
 
-    That is a cell with a semicolon in a CSV, with a blank or a comma in a TSV.
+    That is a cell with a semicolon in a CSV, with a comma, or a blank inside, in a TSV.
 
     *line*: its number. *form*: "tsv" or "csv". *name*: of the table.
     """
@@ -308,7 +308,8 @@ def _has_surrogates(lines: Iterable[str]) -> bool:
 def text_lines(file: IO[bytes], newline: str) -> io.TextIOWrapper:
     r"""Return *file* as text without a byte order mark; bytes that are not UTF-8 become surrogate escapes.
 
-    *newline*: "\n" if only that ends a line; "" if "\r" and "\r\n" do too. Lines keep their ends.
+    *newline*: "\n" if only that ends a line; "" if "\r" and "\r\n" do too. Lines keep their ends. *file* is closed with
+    the text, also when that is deleted.
     """
     return io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline=newline)
 
@@ -321,13 +322,13 @@ def read_objects(
     exact: bool = False,
     is_read: Callable[[bytes], object] | None = None,
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number of the line, JSON object) for each line of *file*; empty lines are skipped.
+    """Yield (number of the line, from 1, JSON object) for each line of *file*; empty and blank lines are skipped.
 
     `is_read(line)`: returns False for a line, as bytes, to skip unparsed; None: parse all.
     *exact*: True to get numbers as they are written, each a `Number`. *noun*: for the file in messages.
 
-    Raises: SampleError, naming *name* and line, for a line that is not a JSON object, for a name twice in one, and for
-    a file without any line.
+    Raises: SampleError, naming *name*, for UTF-16 text and a file without any line; naming the line, too, for one that
+    is not a JSON object, or with a name twice in an object; the errors of reading *file*.
     """
     line = 0
     for line, text in enumerate(file, 1):
@@ -346,9 +347,10 @@ def read_objects(
 
 
 def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
-    """Return the JSON object *text*; if *exact*, with its numbers as `Number`.
+    """Return the JSON object *text*; if *exact*, with its numbers, at any depth, as `Number`.
 
-    Raises: SampleError if it is not JSON, is no object, or if an object in it has a name twice.
+    Raises: SampleError if it is not JSON in UTF-8, is nested too deeply, has a number of too many digits (unless
+    *exact*), is no object, or if an object in it has a name twice.
     """
     from json import JSONDecodeError
 
@@ -370,7 +372,7 @@ def parse_object(text: bytes, *, exact: bool) -> dict[str, Any]:
 
 @functools.cache
 def _decoder(exact: bool) -> "JSONDecoder":
-    """Return the decoder of JSON, which refuses a name twice; if *exact*, a number, NaN or Infinity is a `Number`."""
+    """Return a decoder of JSON, which raises SampleError for a name twice in an object; if *exact*, with `Number`s."""
     from json import JSONDecoder
 
     number = Number if exact else None
@@ -400,7 +402,8 @@ def read_packed_rows(file: io.BufferedReader, form: str, name: str, rows: RowFor
     (field, payload); text for a field such as txt.gz is compressed. If all rows are in one TSV or CSV file and have one
     field, they are only its payload, and its name is set as `rows.single` before the first rows. An empty cell of TSV
     and CSV is an empty field; in JSON lines, null and names that an object lacks are no field.
-    Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name*, line and column, for a bad row.
+    Holds: ROWS_CHUNK_BYTES of rows, or a row. Raises: SampleError, naming *name*, for a bad header or row, such as one
+    with an empty key or a value that is not UTF-8, and for a word without a column; the errors of reading *file*.
     """
     if form == "jsonl":
         yield from _read_packed_objects(file, name, rows)
@@ -436,8 +439,9 @@ def _choose_header_columns(
     """Return (index of the key column, [(index, field)] of the chosen columns) for the *titles* of a header.
 
     *rows*: its `key` names the key column (None: `__key__`, else `key`), its `chosen` the columns to take.
-    Raises: SampleError, naming *url* and *line*: no key column, or two; two columns for one field, chosen or not; a
-    word of -f without a column; a chosen column @NAME, which has paths of files, or one whose name can't be a field.
+    The key column is no field. Raises: SampleError, naming *url* and *line*: no key column, or two; two other columns
+    for one field, chosen or not; a word of -f without a column; a chosen column @NAME, which has paths of files, or one
+    whose name can't be a field.
     """
     try:
         key_at = key_column(titles, rows.key, "")
@@ -463,8 +467,8 @@ def _read_packed_objects(file: io.BufferedReader, name: str, rows: RowFormat) ->
     *rows*: which values are read, and where keys end that are file names. The bytes are marshalled pairs (field,
     payload); null and names that an object lacks are no field. Text, numbers and booleans are text; lists of numbers
     are .npy files, other lists and objects JSON: their fields get .npy or .json behind their names, unless they end so.
-    Holds: ROWS_CHUNK_BYTES. Raises: SampleError, naming *name* and line, for a bad object, or a word that no object
-    has.
+    Holds: ROWS_CHUNK_BYTES, or a row. Raises: SampleError, naming *name* and line, for a bad object, and, after the
+    last, for a word that no object has.
     """
     columns: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}  # of objects with these names
     titles: dict[str, None] = {}

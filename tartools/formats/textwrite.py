@@ -94,12 +94,13 @@ def make_lines(
     """Yield lines of the form of *table*, one for each sample of *batches*; return the columns that stayed empty.
 
     The generator returns these as `EmptyColumns`. There is no header: `add_header` adds it. The lines of a batch may
-    come together, as one item. Samples are counted in *account*. A value that a sample lacks is written as `missing` of
-    *table*. Values are text; in jsonl, values inside JSON fields keep their type. After *max_rows* rows reading stops;
-    None: after all. With 0, nothing is read, and no column counts as empty.
+    come together, as one item. Samples are counted in *account* as read and written. A value that a sample lacks is
+    written as `missing` of *table*. Values are text; in jsonl, values inside JSON fields and in columns of tables keep
+    their type, and `__index__` and `__size__` are numbers. After *max_rows* rows reading stops; None: after all. With
+    0, nothing is read, and no column counts as empty.
 
-    Holds: one batch. Raises: SampleError, naming sample and column, for a value that is not UTF-8, or is missing if
-    `missing` is None.
+    Holds: one batch. Raises: SampleError, naming the column, for a value that is not UTF-8, is not JSON but should be,
+    is there twice, or is missing if `missing` is None; the errors of reading *batches*.
     """
     names, form, missing = table.names, table.form, table.missing
     unseen = set(names)
@@ -143,7 +144,7 @@ def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> b
 
     None unless each of *columns* is `__key__` or a field, by its first name, that each sample has exactly once and that
     is not compressed, and all values are UTF-8 text in which nothing is escaped. *verbatim*: True if the final newline
-    of a payload is part of the value, which has to be escaped then.
+    of a payload is part of the value, which has to be escaped then. Raises: the errors of reading payloads.
     """
     combinations = batch.combinations()
     cells: list[Sequence[bytes | bytearray]] = []
@@ -180,7 +181,8 @@ def join_tsv_lines(batch: Batch, columns: Sequence[Column], verbatim: bool) -> b
 def add_header(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
     r"""Yield the header of *table*, if it has one, then *rows*, its other lines, unchanged.
 
-    The header has the names as `column_title` writes them (\@txt), and ends with a newline.
+    The header has the names as `column_title` writes them (\@txt), with ? in place of lone surrogates, and ends with a
+    newline.
     """
     if table.header and table.form != "jsonl":
         yield make_line_maker(table.form, table.names)([column_title(name) for name in table.names]).encode(
@@ -192,7 +194,7 @@ def add_header(rows: Iterable[bytes], table: TableFormat) -> Iterator[bytes]:
 def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
     """Raise SampleError if a column of *table* is empty in all *parts*, which `make_lines` returned for the input.
 
-    Nothing is raised if they have no samples.
+    Nothing is raised if they have no samples, or samples of tables that list no field or column.
     """
     fields = dict.fromkeys(chain.from_iterable(part.fields for part in parts))
     lost = " ".join(name for name in table.names if all(name in part.unseen for part in parts))
@@ -204,11 +206,11 @@ def check_columns(table: TableFormat, parts: Sequence[EmptyColumns]) -> None:
 def _key_returns_later(
     sample: Sample, following: "Iterable[tuple[object, Sample | ListedRow | Batch]]", account: Account
 ) -> bool:
-    """True if another sample with the key of *sample* follows in the same shard.
+    """True if another sample with the key of *sample* is found in the same shard, further on.
 
     *following*: an iterator of the values and samples that come next. If the shard is a plain file, up to
-    MAX_KEYS_REMEMBERED of them are taken from it to find that out; from other sources, which could take any time, none
-    is. Keys in `account.returning_keys` need no read.
+    MAX_KEYS_REMEMBERED of them are taken from it to find that out, until one can't be read; from other sources, which
+    could take any time, none is. Keys in `account.returning_keys` need no read.
     """
     if account.returning_keys.get(sample.raw_key) == sample.shard:
         return True
@@ -285,7 +287,7 @@ class ListedRow(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The key of the sample; empty if the table has none."""
+        """The key of the sample; empty if *columns* has no keys, or a key in it is null."""
         return str((self.columns.values("__key__") or {self.number: ""})[self.number])
 
     @property
@@ -323,10 +325,12 @@ def values_of_samples(
     """Yield (values of *columns*, sample) for each sample of *batches*, in order; count the samples in *account*.
 
     Values are text, or None for a missing value; with *typed*, JSON values, or ABSENT_VALUE. With *verbatim*, names of
-    fields are compared with case, and a final newline is kept. Samples from tables take values from the columns of the
-    table. If these have all values, no sample is read, and a `ListedRow` comes in its place. `join_batch(batch)`
-    returns the finished lines of a batch that is not from a table, for which (lines, batch) is yielded once, or None.
-    Holds: a batch.
+    fields are compared with case, and a final newline is kept, except in batches with `columns` of a table. These take
+    values from the columns of the table. If it has all *columns*, no sample is read, and a `ListedRow` comes in its
+    place. `join_batch(batch)` returns the finished lines of a batch without `columns`, for which (lines, batch) is
+    yielded once; if it returns None, the samples follow as usual. Samples are counted as read.
+    Holds: a batch. Raises: SampleError for a field that occurs twice, is not UTF-8, or is not JSON but should be; the
+    errors of reading *batches*.
     """
     make = make_json_getter if typed else make_getter
     getters = [make(column, verbatim=verbatim) for column in columns]
@@ -354,9 +358,9 @@ def _values_of_rows(
 ) -> Iterator[tuple[list[Any], Sample | ListedRow]]:
     """Yield (values of *columns*, sample or `ListedRow`) for each sample of *batch*.
 
-    *table_rows*: its rows in the table. Samples are read only if the table lacks one of the values. *typed*: values are
-    JSON values, a missing one is ABSENT_VALUE; else text, a missing one is None. *index*: that of the first sample in
-    all samples.
+    *table_rows*: its rows in the table. Samples are read only if the table lacks one of the columns. *typed*: values
+    are JSON values, a missing one is ABSENT_VALUE; else text, a missing one is None. *index*: that of the first sample
+    in all samples. Raises: SampleError for a field that can't be the value; the errors of reading samples.
     """
     nothing = ABSENT_VALUE if typed else None
     answers = [column_answers(column, table_rows, typed, range(index, index + len(batch))) for column in columns]

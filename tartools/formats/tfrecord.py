@@ -36,7 +36,7 @@ MAX_UTF8_BYTES, FRAME_OVERHEAD_BYTES = 4, 64  # bytes at most: of a character in
 
 
 def _zlib_reader() -> Decompressor:
-    """Return a decompressor of isal for zlib."""
+    """Return a new decompressor of zlib streams, from isal."""
     from isal import igzip_lib
 
     return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_ZLIB)
@@ -49,8 +49,9 @@ ZLIB_CODEC = Codec("zlib", ZLIB_MAGICS, (), _zlib_reader, zlib.compressobj, can_
 def samples(urls: Sequence[str], account: Account, choice: RowChoice, dots: Dots = None) -> Iterator[Sample]:
     """Yield the samples of TFRecord files, file by file, counted in *account*. Members are new: mode 0644, time 0.
 
-    *choice*: the features that become fields, and the keys: without a feature `__key__` or a column of keys, `keys`
-    makes them, of features or the number of the record in all files, from 0. *dots*: where a key ends that is the name
+    *choice*: the features that become fields, and the keys: the feature `key`; if it is None, `keys` makes them of the
+    features that its template names; if that names none, the feature `__key__` has them, and in records without it
+    `keys` makes them of the number of the record in all files, from 0. *dots*: where a key ends that is the name
     of a file: at its "first" or "last" dot; None: at its only dot, before a known suffix. Members are in the order of
     their names. Features without a value are no fields; *account* warns of them at the end. Records without any field
     are left out, and reported as an omission.
@@ -87,8 +88,8 @@ def open_records(stream: Stream, url: str) -> io.BufferedReader:
     """Return the bytes of the TFRecord file in *stream*, the file *url*, decompressed if they are not plain.
 
     They are plain if the first length has its checksum, because a length may begin as compressed data do; else the
-    magic number of zlib, gzip or another codec of shards decides. The caller closes *stream*. Reading raises
-    TarFormatError if compressed data are damaged.
+    magic number of zlib, gzip or another codec of shards decides. The caller closes *stream*. Raises: StorageError if
+    the first bytes can't be read. Reading the rest raises it, too, and TarFormatError if compressed data are damaged.
     """
     head = first_bytes(stream, FRAME_HEAD_BYTES)
     records: Stream = PrependedStream(stream, head)
@@ -100,10 +101,10 @@ def open_records(stream: Stream, url: str) -> io.BufferedReader:
 
 
 def read_records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes]]:
-    """Yield (byte at which its frame begins, record) for each record in *file*.
+    """Yield (byte at which its frame begins, record) for each record in *file*, which is not compressed.
 
-    Raises: TarFormatError, naming *url* and byte, if a checksum differs, or a record has more than 2 GiB;
-    TruncatedError if the file ends in a record, or is empty.
+    Raises: TarFormatError, naming *url* and byte, if a checksum differs, or a record has 2 GiB or more; TruncatedError
+    if the file ends in a record, or is empty; the errors of reading *file*.
     """
     at = 0
     while head := file.read(FRAME_HEAD_BYTES):
@@ -132,8 +133,9 @@ def read_records(file: io.BufferedReader, url: str) -> Iterator[tuple[int, bytes
 class Examples:
     """Makes samples of records, one after the other: `make_sample` for each record, and then `check_words`.
 
-    *choice*: the features that become fields, with new names, and the keys. *dots*: where a key ends that is the name
-    of a file: at its "first" or "last" dot; None: at its only dot, before a known suffix.
+    *choice*: the features that become fields, and the keys, as `samples` says; a field that a word gives no new name
+    has the name of the word's first choice. *dots*: where a key ends that is the name of a file: at its "first" or
+    "last" dot; None: at its only dot, before a known suffix.
     `empty`: count of features without a value. `first_empty`: the place of the first one, for a message; "" if none.
     Raises: StorageError if protobuf or google-crc32c is not installed.
     """
@@ -160,7 +162,8 @@ class Examples:
         Call it once for each record of all files, in order: it counts them, for keys that are made of the number of a
         record. It counts features without a value in `empty`. *url*: the file.
 
-        Raises: SampleError if the record is no Example, or can't be a sample.
+        Raises: SampleError if the record is no Example, or can't be a sample: no or a bad key, two features for one
+        field, a name that no field can have.
         """
         self._index += 1
         values = self._fields(self._features(record), url)
@@ -190,7 +193,8 @@ class Examples:
         """Return the key that the choice gives a record: from its column of keys, else by its template.
 
         A feature `__key__`, which takes precedence over a template without columns, is not looked at. *values*:
-        payloads by field. Raises: SampleError for a missing or bad key.
+        payloads by field. Raises: SampleError for a missing or bad key, and if a feature that the template names is
+        missing or is not UTF-8.
         """
         if self._choice.key is not None:
             name = self._choice.key_in(values)
@@ -215,8 +219,9 @@ class Examples:
     def _fields(self, features: Any, url: str) -> dict[str, bytes]:
         """Return the payloads of *features* by field, sorted by the name of the feature; count empty features.
 
-        The field has the name of its feature, with dots in place of slashes, and is what `feature_payloads` makes of
-        it. *url*: the file, for `first_empty`. Raises: SampleError if two are one field.
+        A field has the name of its feature, with dots in place of slashes; several bytes are fields NAME.0, NAME.1 and
+        so on, as `feature_payloads` makes them. *url*: the file, for `first_empty`. Raises: SampleError if two features
+        are for one field.
         """
         values_by_field: dict[str, bytes] = {}
         for name in sorted(features):
@@ -234,7 +239,7 @@ class Examples:
         return values_by_field
 
     def check_words(self) -> None:
-        """Raise SampleError if no record had a feature for one of the words."""
+        """Raise SampleError if there is a word for which no record had a feature with a value; case is ignored."""
         if lost := " ".join(ChosenColumns(self._words, (), str.lower).missing_words(self._seen)):
             raise SampleError(
                 f"no record had the feature {lost}{comma_advice(lost)}; they were: {field_list(self._seen)}"
@@ -276,10 +281,12 @@ def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColum
     """Yield the bytes of a TFRecord file, in pieces: a `tf.train.Example` for each of *samples*, in order.
 
     An Example has a feature for each field that is *chosen*, and `__key__`, sorted by name; each is one value of bytes.
-    A sample without any chosen field is left out. Samples are counted in *account*.
+    A sample without any chosen field is left out. *account* counts samples as written or left out, and the bytes of
+    records without their frames. The caller calls `check_protobuf` before.
 
-    Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for samples above 2 GiB,
-    and at the end, for a word of *chosen* that no sample had a field for.
+    Holds: one sample, three times. Raises: SampleError for names that an Example can't have, for a field twice, for
+    samples above 2 GiB, and at the end, for a word of *chosen* that no sample had a field for, if there were samples;
+    the errors of *samples*; StorageError if a payload can't be read.
     """
     message = example_class()
     names: dict[tuple[str, ...], list[tuple[int, str]]] = {}  # of samples with these fields
@@ -308,8 +315,9 @@ def make_frames(samples: Iterable[Sample], account: Account, chosen: ChosenColum
 def choose_features(fields: Sequence[str], chosen: ChosenColumns) -> list[tuple[int, str]]:
     """Return (index in *fields*, feature name) for each field that *chosen* takes.
 
-    Order: of the words of *chosen*, or else of *fields*. Raises: SampleError for a field twice, and for a name that is
-    not UTF-8, or is `KEY_FEATURE`.
+    Order: of the words of *chosen*, or else of *fields*. The field "" is a feature called "". Raises: SampleError if
+    *fields* has a name twice, or two fields are for one feature, and for a name of a feature that is not UTF-8, or is
+    `KEY_FEATURE`.
     """
     places = {field: number for number, field in enumerate(fields)}
     if len(places) < len(fields):
@@ -333,7 +341,7 @@ def encode_example(sample: Sample, features: Iterable[tuple[int, str]], message:
 
     *features*: (index of the member, name of its feature); `__key__`, the key, is added. *message*: an empty Example,
     which is filled.
-    Raises: SampleError for a sample of more than 2 GiB.
+    Raises: SampleError for a sample that may have more than MAX_MESSAGE_BYTES; StorageError if a payload can't be read.
     """
     members = [(sample.members[place], name) for place, name in features]
     feature = message.features.feature
@@ -365,7 +373,7 @@ def check_protobuf() -> None:
 
 
 def masked_crc(data: bytes) -> bytes:
-    """Return the masked CRC-32C of *data*, in the 4 bytes that a TFRecord file has for it.
+    """Return the masked CRC-32C of *data*, in the 4 bytes that a TFRecord file has for it; needs google-crc32c.
 
     >>> masked_crc(LENGTH_STRUCT.pack(24)).hex()  # the first bytes of every file of TensorBoard
     'a37f4b22'
@@ -408,7 +416,8 @@ message_type {
 def example_class() -> Any:
     """Return the class of `tf.train.Example`, the message that TensorFlow's example.proto and feature.proto describe.
 
-    It is in a descriptor pool of its own: TensorFlow, in the same program, has these names in the default one.
+    It needs protobuf: `check_protobuf` raises if that is not installed. It is in a descriptor pool of its own:
+    TensorFlow, in the same program, has these names in the default one.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 

@@ -25,10 +25,11 @@ from tartools.tables.source import open_parquet
 class TextValues:
     """The rows of tables of text, as columns for a table: `add` all rows, then read `rows`, `schema` and `batches`.
 
-    The rows are in a temporary file until then, because only all of them give the types of the columns. *tmpdir*:
-    folder of this file; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so far, of the types
-    int64, double, string, list and struct. Values of several types, such as numbers and text, are strings; true and
-    false of JSON lines too.
+    The rows are in a temporary file, because only all of them give the types of the columns; it is deleted with this
+    object. *tmpdir*: its folder; None: `$TMPDIR`, else /tmp. `rows`: their number. `schema`: the columns so far, of the
+    types int64, double, string, list and struct. Integers and floats are double; values of other different types, such
+    as numbers and text, are strings; true and false of JSON lines too, unless inside of a list or object.
+    Raises: StorageError if the file can't be made.
     """
 
     def __init__(self, tmpdir: str | None) -> None:
@@ -40,7 +41,8 @@ class TextValues:
         """Add rows, as `textrows.read_packed_rows` yields them.
 
         *packed*: for each row the marshalled pairs (field, payload), or the payload alone if *single*, the name of the
-        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not UTF-8.
+        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not UTF-8;
+        StorageError if the temporary file can't be written.
         """
         rows = [_row_values(row, single, form) for row in packed]
         names = dict.fromkeys(chain.from_iterable(rows))
@@ -60,7 +62,8 @@ class TextValues:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, a `pyarrow.RecordBatch` for each `add`.
 
-        *columns*: names to read, if they exist; None: all. A batch has them in the order of `schema`.
+        *columns*: names to read, if they exist; None: all. A batch has them in the order of `schema`, with null for
+        rows without a value. They can be read again, but only one iterator at a time, and no row can be added then.
         """
         fields = [field for field in self.schema if columns is None or field.name in columns]
         with reopen_scratch(self._file) as file:
@@ -71,10 +74,11 @@ class TextValues:
 
 
 def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any]:
-    """Return the values of the row *packed* by column; an empty cell is no value.
+    """Return the values of the row *packed* by column, as `_column_value` returns them; an empty payload is no value.
 
-    *packed*: marshalled pairs (field, payload), or the payload of the field *single*. *form*: tsv, csv or jsonl.
-    Raises: SampleError for a value that is not UTF-8, text in a field for JSON, or two fields for one column.
+    *packed*: marshalled pairs (field, payload), or the payload of the field *single*, if that is not None. *form*: tsv,
+    csv or jsonl. Raises: SampleError for a value that is not UTF-8, text in a field for JSON, or two fields for one
+    column.
     """
     fields = marshal.loads(packed) if single is None else [(single, packed)]  # noqa: S302  # from our own process
     values: dict[str, Any] = {}
@@ -90,10 +94,10 @@ def _row_values(packed: bytes, single: bytes | None, form: str) -> dict[str, Any
 def _column_value(name: str, payload: bytes, form: str) -> tuple[str, Any]:
     """Return (column, value) for the field *name* with this *payload*, in a table of the format *form*.
 
-    In JSON lines, a payload in NumPy's format is a list, and a field with the suffix json a list or object: the column
-    is called without the suffix npy or json. Any other value is an int or float if it has the form of a number in JSON
-    (7, 0.5, not 007) and is below 2**63, or else text. Raises: SampleError for a value that is not UTF-8, and for
-    text in JSON lines in a field with the suffix json.
+    In JSON lines, a payload in NumPy's format is a list, and the payload of a field *.json a JSON value, such as an
+    object: the column is called without .npy or .json at its end. Any other value, also in a field called just json, is
+    an int or float if it has the form of a number in JSON (7, 0.5, not 007) and is between -2**63 and 2**63, or else
+    text. Raises: SampleError for a value that is not UTF-8, and for text in JSON lines in a field *.json.
     """
     if form == "jsonl" and payload.startswith(NPY_MAGIC):
         import numpy as np
@@ -116,7 +120,8 @@ class ParquetValues:
 
     `rows`: number of rows. `schema`: the columns, without the keys, as a `pyarrow.Schema`; dictionaries and extension
     types are replaced by the types of their values. The file is opened anew by `keys` and by `batches`.
-    Raises: SampleError for a missing key column, a word without a column, or two columns of one name.
+    Raises: SampleError for a missing key column, a word without a column, two columns of one name or for one field;
+    TarFormatError for a damaged file, or one that is not Parquet; StorageError.
     """
 
     def __init__(self, url: str, row_format: RowFormat) -> None:
@@ -143,8 +148,8 @@ class ParquetValues:
     def keys(self) -> Iterator[list[bytes]]:
         """Yield the keys of adjacent rows, in order; keys that are names of files end where `row_format.dots` says.
 
-        Raises: SampleError, naming the row, for a key that is null, empty or has a NUL; TarFormatError for a damaged
-        file.
+        Raises: SampleError, naming the row, for a key that is null, empty or has a NUL, and for keys with bytes inside
+        of lists or objects; TarFormatError for a damaged file; StorageError.
         """
         first = 1
         with self._open() as table:
@@ -161,7 +166,8 @@ class ParquetValues:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows in order, in record batches of pyarrow. *columns*: names to read, if they exist; None: all.
 
-        A batch has them in the order of `schema`. Raises: TarFormatError for a damaged file.
+        A batch has them in the order of `schema`, with its types. Raises: TarFormatError for a damaged file;
+        StorageError.
         """
         pa = schema.import_arrow()
         fields = [field for field in self.schema if columns is None or field.name in columns]

@@ -57,11 +57,11 @@ def samples(
     as cls, gets a number for each name, and cls.txt the name, for which the directories of all files are read first.
     Links and special files are reported as omissions, unless *skip_special*; files that systems add, and hidden
     folders, are left out with a warning. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else
-    code page 437. Samples are counted in *account*.
+    code page 437. Samples are counted in *account*, as read. A lone member without a field gets no class.
 
-    Holds: one sample, and 600 bytes for each member of a file. Raises: SampleError for members that can't be read, and
-    for a sample without a class; UsageError for stdin if classes are numbered; TarFormatError for a damaged file;
-    StorageError.
+    Holds: one sample, and 600 bytes for each member of a file. Raises: SampleError for members that can't be read, for
+    a sample in no directory if it needs a class, or with the field for the class; UsageError for stdin if classes are
+    numbered; TarFormatError for a damaged file; StorageError.
     """
     urls = list(urls)
     numbers = (
@@ -83,7 +83,8 @@ def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tupl
     """Yield (open file, its `ZipSamples`) for each of *urls*; the file is closed when the next is asked for.
 
     *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437. Raises: SampleError
-    for members that can't be read, such as encrypted ones; TarFormatError for a damaged file; StorageError.
+    for members that can't be read, such as encrypted ones, and names not in *encoding*; TarFormatError for a damaged
+    file; StorageError.
     """
     from tartools.storage import seekable  # brings what remote URLs need
 
@@ -95,7 +96,7 @@ def open_zips(urls: Iterable[str], encoding: str | None = None) -> Iterator[tupl
 def _class_labels(urls: list[str], field: str, encoding: str | None) -> Iterator[bytes]:
     """Yield the class of each sample of the zip files *urls*: the name of the directory that it is in.
 
-    Samples in no directory, and members without a field, are skipped. *field*: the field for the class, for the
+    Samples in no directory, and lone members without a field, are skipped. *field*: the field for the class, for the
     message. *encoding*: of names that do not say that they are UTF-8; None: UTF-8, or else code page 437.
     Raises: UsageError for stdin, which could not be read again; SampleError, TarFormatError and StorageError for the
     files.
@@ -119,8 +120,8 @@ def add_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
     """Return *sample* with members that say its class, the name of its directory, after its own members.
 
     *numbers*: number of each class: *field* gets it, and the field with .txt behind its name the name; if {}, *field*
-    gets the name. A lone member without a field is returned unchanged. Raises: SampleError if it has one of these
-    fields, or no directory.
+    gets the name. A sample that is a lone member without a field is returned unchanged. Raises: SampleError if it has
+    one of these fields, or is in no directory.
     """
     label = _class_of_key(sample.raw_key)
     if not sample.grouped:
@@ -136,8 +137,9 @@ def add_class(sample: Sample, field: str, numbers: dict[bytes, int]) -> Sample:
 class ZipSamples:
     """The samples of the zip file *url*, open as *file*: adjacent members with one key, in the order of its directory.
 
-    `len(zipped)` is their number, `zipped[number]` the members of one; `read_sample` reads it from a file opened again
-    or from *file*, which is not kept.
+    A member without a field is a sample of its own; directories are no members. `len(zipped)` is the number of samples,
+    `zipped[number]` has the directory entries of one, from 0; `read_sample` reads it from a file opened again or from
+    *file*, which is not kept.
 
     `start`: the byte at which the directory begins.
     `specials`: links and special files, (name, kind).
@@ -147,8 +149,9 @@ class ZipSamples:
     `names`: decodes names that do not say that they are UTF-8, in *encoding*; None: as UTF-8, or else code page 437.
 
     Holds: 600 bytes for each member, 100 for each sample, and while it is made, all names.
-    Raises: SampleError for encrypted members, other methods than stored and deflated, names that lead out of the
-    folder, and two members of one name; TarFormatError if this is not a zip file or is damaged; StorageError.
+    Raises: SampleError for encrypted members, other methods than stored and deflated, names that are not in *encoding*
+    or lead out of the folder, and two members of one name; TarFormatError if this is not a zip file or is damaged;
+    StorageError; OSError if the system refuses to read.
     """
 
     def __init__(self, file: BinaryIO, url: str, encoding: str | None = None) -> None:
@@ -205,7 +208,8 @@ class ZipSamples:
     def _check_places(self, file: BinaryIO, infos: list[zipfile.ZipInfo]) -> None:
         """Raise TarFormatError if members overlap each other or the directory, or if some are not listed.
 
-        Members that are not listed are noticed only if *file* begins with a member.
+        Members that are not listed are noticed only before the first and behind the last listed one, and only if *file*
+        begins with a member.
         """
         at, gap = 0, 0  # where a member ended, and where some may be that are not listed
         for info in sorted(infos, key=lambda info: info.header_offset):
@@ -223,7 +227,8 @@ class ZipSamples:
         """Collect the samples among the members *infos*, which are in the order of the directory, in `_samples`.
 
         Keys that return go to `returning_keys`, members that are left out to `specials` or `left_out`. Raises:
-        SampleError for a member that can't be read, or two with one name.
+        SampleError for a member that can't be read, or two with one name; TarFormatError for a directory with a
+        payload.
         """
         paths: set[bytes] = set()
         first_keys = RepeatedKeyDetector(self.returning_keys.append)
@@ -278,10 +283,10 @@ class ZipSamples:
         return Sample(split_path(members[0].path)[0], members, self.url)
 
     def report(self, account: Account, skip_special: bool) -> None:
-        """Warn of doubtful names, left out files and keys that return; report links and special files as an omission.
+        """Warn of doubtful names, left out files and the first key that returns; report special files as an omission.
 
         Doubtful names: the warnings of `ZipNames`, and fields that differ only in case or spelling (`warn_of_twins`).
-        *skip_special*: True to say nothing of links and special files.
+        Special files include links. *skip_special*: True to say nothing of them. All messages go to *account*.
         """
         where = shown(self.url)
         for warning in self.names.warnings():
@@ -295,7 +300,7 @@ class ZipSamples:
     def _check_member(self, info: zipfile.ZipInfo, path: bytes) -> None:
         """Raise SampleError if the member *path*, with the directory entry *info*, can't be a member or be read.
 
-        Faults: an empty or absolute path, one with .. or NUL, encryption, and any compression but deflate.
+        Faults: an empty or absolute path, one with .. or NUL, encryption, and any method but stored and deflated.
         """
         name = path.decode()
         try:
@@ -317,7 +322,7 @@ class ZipSamples:
         """Yield the payload of *info* from *file*, unpacked, in chunks of up to READ_CHUNK_BYTES.
 
         Raises, perhaps only after the last chunk: TarFormatError if its header, checksum or size differs from the
-        directory, or if it does not unpack; TruncatedError if the file ends in it.
+        directory, or if it does not unpack; TruncatedError if the file ends in it; StorageError if it can't be read.
         """
         remaining, fault = info.file_size, ""
         file.seek(info.header_offset)
@@ -351,7 +356,7 @@ class ZipSamples:
 
 
 def _is_zip_begin(file: BinaryIO) -> bool:
-    """True if *file* begins as a zip file: with the header of a member."""
+    """True if *file* begins as a zip file: with the header of a member. Changes the position of *file*."""
     file.seek(0)
     return file.read(len(MEMBER_MAGIC)) == MEMBER_MAGIC
 
@@ -370,12 +375,11 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
     """Write *samples*, member by member and in order, to *sink* as a zip file; with *deflate*, compressed.
 
     All members have mode 0644 and the date 1980-01-01: same samples, same bytes. Large files get 64-bit sizes.
-    Samples and bytes are counted in *account*.
+    Samples written, and the bytes of the file, are counted in *account*. The caller commits *sink*.
 
-    Holds: a member, above MAX_MEMBER_IN_MEMORY in a scratch file, and some 500 bytes for each member, which end the
-    file.
-    Raises: SampleError if two members have one name, or for a name that a zip file can't hold; the errors of *samples*;
-    StorageError.
+    Holds: a member, above MAX_MEMBER_IN_MEMORY in a scratch file, and some 500 bytes for each member, for the directory
+    at the end. Raises: SampleError if two members have one name, or for a name that a zip file can't hold; the errors
+    of *samples*; StorageError.
     """
     buffer: Any = _MemberBuffer(sink)
     method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
@@ -395,7 +399,10 @@ def write_zip(samples: Iterable[Sample], sink: Sink, account: Account, deflate: 
 
 
 def _write_member(archive: zipfile.ZipFile, member: Member, sample: Sample) -> None:
-    """Add *member* of *sample* to *archive*, under its path. Raises: SampleError for a name it can't have."""
+    """Add *member* of *sample* to *archive*, under its path.
+
+    Raises: SampleError for a name that it can't have there; StorageError if its payload can't be read.
+    """
     info = zipfile.ZipInfo(_member_name(archive, member, sample), FIRST_ZIP_DATE)
     info.compress_type = archive.compression
     info.create_system = 3  # Unix
@@ -413,7 +420,8 @@ def _write_member(archive: zipfile.ZipFile, member: Member, sample: Sample) -> N
 def _member_name(archive: zipfile.ZipFile, member: Member, sample: Sample) -> str:
     """Return the name of *member*, of *sample*, for *archive*.
 
-    Raises: SampleError if *archive* has a member of this name already, or if no name in a zip file can be this one.
+    Raises: SampleError if *archive* has a member of this name already, or if the name is not UTF-8, has a NUL or is
+    longer than MAX_ZIP_NAME_BYTES.
     """
     wrong = ""
     if len(member.path) > MAX_ZIP_NAME_BYTES:
@@ -462,7 +470,7 @@ class _MemberBuffer:
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
         """Go to byte *place* of the zip file, in the current member; return it.
 
-        Raises: StorageError for any other place.
+        Raises: StorageError for a byte before the current member, and for another *whence* than SEEK_SET.
         """
         if whence != io.SEEK_SET or place < self._before:
             raise StorageError("a zip file is written from its first byte to its last")

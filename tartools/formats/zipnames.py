@@ -30,12 +30,13 @@ def path_of_member(info: zipfile.ZipInfo) -> bytes:
 class ZipNames:
     """Decodes the names of members of the zip file *url*: in *encoding* where they do not say that they are UTF-8.
 
-    A name says so by a flag; the extra fields of a member may also have a name in UTF-8, which comes first. Call
-    `set_filenames`, then `warnings`. If *encoding* is None, a name that happens to be UTF-8 is read so, and others as
-    code page 437, as the format says.
+    A name says so by a flag; it is also UTF-8, in any *encoding*, if all its bytes are ASCII. For any other name the
+    extra fields of the member may have one in UTF-8, which comes first. If *encoding* is None, a name that happens to
+    be UTF-8 is read so, and others as code page 437, as the format says. Call `set_filenames`, then `warnings`.
 
+    *url*: for messages.
     `guessed`: the first MAX_GUESSED_NAMES that were read as code page 437, as bytes.
-    `backslashes`: names in which backslashes separate folders.
+    `backslashes`: the names in which backslashes separate folders, before they were replaced.
     """
 
     def __init__(self, url: str, encoding: str | None) -> None:
@@ -62,8 +63,9 @@ class ZipNames:
     def _decode_name(self, info: zipfile.ZipInfo) -> str:
         """Return the name of *info*, which is not ASCII and does not say that it is UTF-8.
 
-        That is the Unicode path in its extra fields, else the name in `encoding`, if that is not None, else in UTF-8;
-        if it is not UTF-8, the name in code page 437, which is added to `guessed`.
+        That is the Unicode path in its extra fields, else the name in the encoding of this `ZipNames`; if that is None,
+        the name in UTF-8, or, if it is not UTF-8, in code page 437: its bytes are added to `guessed` then, as long as
+        there are fewer than MAX_GUESSED_NAMES.
 
         Raises: SampleError if it is not in the encoding of this `ZipNames`.
         """
@@ -83,7 +85,8 @@ class ZipNames:
     def warnings(self) -> list[str]:
         """Return up to two warnings about the names so far: code page 437 was assumed; backslashes separate folders.
 
-        There is none about code page 437 if that is the likeliest encoding of the names read so.
+        Each is one message about all such names, with the URL and the first of them; empty if there are none. There is
+        none about code page 437 if that is the likeliest encoding of the names read so.
         """
         where, lines = shown(self._url), []
         likely = guess_encodings(self.guessed) if self.guessed else []
@@ -104,7 +107,7 @@ class ZipNames:
 def unicode_path(extra: bytes, raw: bytes) -> str:
     """Return the name that a Unicode path in the *extra* fields of a member gives for its *raw* name; "" if none does.
 
-    The path must be UTF-8, and have the CRC-32 of *raw*.
+    The first Unicode path of version 1 that has the CRC-32 of *raw* counts; if it is not UTF-8, "" is returned.
 
     >>> data = bytes([1]) + crc32(b"?").to_bytes(4, "little") + "é".encode()
     >>> unicode_path(EXTRA_FIELD.pack(UNICODE_PATH, len(data)) + data, b"?"), unicode_path(b"", b"?")

@@ -53,13 +53,13 @@ class DirectoryOptions(NamedTuple):
 class SampleTask(NamedTuple):
     """A sample on disk, for one run of the command.
 
-    `folder`: its directory
+    `folder`: absolute path of its directory
     `number`: its position in the input, from 0
     `key`, `shard`: key of the sample, and URL of the shard that it came from
-    `members`: its members with headers, but without payloads
+    `members`: its members with headers and sizes, but without payloads
     `failure`: why it could not be written; "" if it was
-    `log`: file for the output of the command; None if that is not wanted
-    `raw`: file with the sample as it was read, as tar; None unless failed samples are passed on
+    `log`: path of the file for the output of the command, which does not exist yet; None if that is not wanted
+    `raw`: path of a tar with the sample as it was read; None unless failed samples are passed on
     `identity`: identity of the directory when it was made, to see if the command replaced it
     """
 
@@ -102,10 +102,10 @@ class SampleDirectories:
     closed, which removes the folder, unless *options* say to keep it. If this process is killed before, the guard does
     so. Threads may share it.
 
-    `folder`: the path of the private folder
+    `folder`: the absolute path of the private folder
     `guard`: the `Guard` that removes the folder, and starts the commands
 
-    Raises: StorageError if the folder can't be made.
+    Raises: StorageError if the folder can't be made, or the guard can't be started.
     """
 
     def __init__(self, options: DirectoryOptions, tmpdir: str | None = None) -> None:
@@ -133,8 +133,10 @@ class SampleDirectories:
     def write(self, samples: Iterable[Sample]) -> Iterator[SampleTask]:
         """Write each of *samples* to a directory of its own, with its members as files, and yield its task.
 
-        Order: that of *samples*. A sample that can't be written is yielded too, with the reason in `failure`.
-        Holds: no payload once it is written. Raises: StorageError if the disk is full, or can't be written to.
+        Order: that of *samples*; each is written when it is requested, with `errors` "ignore" also as a tar, `raw`. A
+        sample whose key or fields can't be names of files is yielded too, with the reason in `failure`.
+        Holds: no payload once it is written. Raises: StorageError if the disk is full or can't be written to, or a
+        payload can't be read; the errors of reading *samples*.
         """
         for number, sample in enumerate(samples):
             folder = b"%b/%06d" % (self.folder, number)
@@ -167,8 +169,9 @@ class SampleDirectories:
         """Remove *files*, the log and the raw copy of *task*; if directories are kept, only the raw copy.
 
         *files*: paths of the files in its directory. The directory itself is removed by the next call of `sweep`. With
-        *reuse* it is kept for another sample instead, if it is empty then, the one that was made for the task, and
-        fewer than MAX_REUSED_DIRECTORIES wait; the caller knows that nobody works in it.
+        *reuse* it is kept for another sample instead, if all *files* could be removed, it is the one that was made for
+        the task, and fewer than MAX_REUSED_DIRECTORIES wait; the caller knows that nothing else is in it, and that
+        nobody works in it.
         """
         if task.raw:
             scratch.remove_tree(task.raw)
@@ -188,7 +191,10 @@ class SampleDirectories:
             self._emptied.append(task.folder)
 
     def sweep(self) -> None:
-        """Remove the directories that `remove` has left, with all in them. This may wait for the disk."""
+        """Remove the directories that `remove` has left, with all in them, but not those that it kept for reuse.
+
+        This may wait for the disk. Files that can't be removed stay without an error.
+        """
         while self._emptied:
             try:
                 folder = self._emptied.pop()
@@ -203,8 +209,9 @@ class SampleDirectories:
 def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
     """Write the key of *sample* as BASE.__key__, and its members as BASE.FIELD or BASE, into *folder*; *base*: BASE.
 
-    Raises: SampleFailedError for a key or field with a NUL, a name that the file system refuses, or one that two
-    members have; OSError for other failures.
+    Raises: SampleFailedError for a key or field with a NUL, a name that the file system refuses, one that two members
+    have, or the field __key__; StorageError if a payload can't be read, or the disk is full; OSError for other
+    failures.
     """
     if b"\0" in sample.raw_key:
         raise SampleFailedError("its key contains a NUL, which no file and no environment can")
@@ -216,7 +223,8 @@ def _write_files(sample: Sample, folder: bytes, base: bytes) -> None:
 def _write_file(folder: bytes, name: bytes, member: Member) -> None:
     """Write the payload of *member* to the new file *name* in *folder*.
 
-    Raises: SampleFailedError for a name that the file system refuses, or that is there; OSError for other failures.
+    Raises: SampleFailedError for a name with a NUL, one that the file system refuses, or one that is there;
+    StorageError if the payload can't be read, or the disk is full; OSError for other failures.
     """
     path = folder + b"/" + name
     try:

@@ -67,8 +67,8 @@ class ExecutorEngine(Generic[Item, Result]):
     def submit(self, item: Item, on_end: Callable[[], object], /) -> Callable[[], Result]:
         """Have *work* called for *item* by the executor; return a function that waits for its result.
 
-        That function raises what *work* or the executor raises. `on_end()` is called when the call is over, in any
-        thread.
+        That function raises what *work* or the executor raises, also if this refuses the item, and CancelledError for
+        a call that `stop` cancelled. `on_end()` is called in each case, in any thread, when the call is over.
         """
 
         def forget_future(future: Future[Result]) -> None:
@@ -94,8 +94,9 @@ class ExecutorEngine(Generic[Item, Result]):
 class Processes(Generic[Item]):
     """An engine that calls *work* in *workers* processes; an item whose process is lost is tried *retries* times more.
 
-    *work*: a generator function, which yields the results for an item. A thread waits for each process, starts it when
-    it is needed first, and again if it is lost. Raises: TypeError if *work* can't be pickled.
+    *work*: a generator function, which yields the results for an item. It is called in the current folder of this
+    process. A thread waits for each process, starts it when it is needed first, and again if it is lost.
+    Raises: TypeError if *work* can't be pickled.
     """
 
     def __init__(self, work: Work[Item], workers: int, retries: int) -> None:
@@ -117,9 +118,10 @@ class Processes(Generic[Item]):
         """Have *work* called for *item* in a process; return a function that waits for its results, as bytes.
 
         The bytes are the pickles of the results, one after the other; `results` yields them, and raises the error of
-        *work*. The function raises RuntimeError if a process can't start, was lost in each try, or was ended by `stop`,
-        and the error of unpickling *work*; after `stop` it waits forever for a call that had not begun. `on_end()` is
-        called when the results are there, in the thread that waits for the process.
+        *work*. The function raises RuntimeError if a process ends at its start, was lost in each try, or was ended by
+        `stop`; OSError if the system refuses a process; the errors of pickling *item*, and of unpickling *work* in the
+        process or entering our folder there. After `stop` it waits forever for a call that had not begun. `on_end()` is
+        called when the results or such an error are there, in the thread that waits for the process.
         """
         return self._threads.submit(item, on_end)
 
@@ -133,7 +135,8 @@ class Processes(Generic[Item]):
         """Send *item* to the process of this thread, and return the reply: the results, packed by `pack_results`.
 
         If the process is lost, another one is started and gets the item. Raises: RuntimeError if the process was lost
-        in each of 1 + *retries* tries, one can't start, or all were stopped; the error of unpickling the function.
+        in each of 1 + *retries* tries, one ends at its start, or all were stopped; OSError if the system refuses one;
+        the errors of pickling *item*, and of unpickling the function or entering our folder.
         """
         status = None
         for _ in range(self._retries + 1):
@@ -157,7 +160,8 @@ class Processes(Generic[Item]):
     def _start_process(self) -> _Process:
         """Start a process for this thread, send it the function, and return it.
 
-        Raises: RuntimeError if it does not start, or all were stopped; the error of unpickling the function.
+        Raises: RuntimeError if it ends at its start, or all were stopped; OSError if the system refuses it; the error
+        of unpickling the function or entering our folder there.
         """
         with self._lock:
             if self._stopped:
@@ -177,7 +181,7 @@ class Processes(Generic[Item]):
     def _end(self, process: _Process) -> int | None:
         """Forget *process* and wait for its end; kill it after 5 seconds. Return its exit status.
 
-        The status is negative if a signal ended it.
+        The status is negative if a signal ended it; None if another part of this program took it.
         """
         with self._lock:
             self._all.discard(process)
@@ -188,7 +192,7 @@ class _Process:
     """A spawned process that runs `_serve`, and our end of the pipe to it; it is started at once.
 
     To be called: `exchange` with the function, then with one item after the other; `end` in any case, after
-    `terminate` if an exchange may be under way.
+    `terminate` unless the process was lost: it does not end by itself. Raises: OSError if it can't be started.
     """
 
     def __init__(self) -> None:
@@ -215,7 +219,10 @@ class _Process:
         self._process.terminate()
 
     def end(self) -> int | None:
-        """Wait 5 seconds for the process to end, then kill it; return its exit status (negative: by a signal)."""
+        """Wait 5 seconds for the process to end, then kill it; close the pipe; return its exit status.
+
+        The status is negative if a signal ended it; None if another part of this program took it.
+        """
         self._process.join(EXIT_SECONDS)
         if self._process.is_alive():
             self._process.kill()
@@ -229,7 +236,8 @@ def _serve(pipe: Connection) -> None:
 
     The first request is the pickle of (folder, function), and is answered by b"", or, if that can't be unpickled or
     entered, by the pickle of a `Failure`, and then it returns. Each later one is the pickle of an item, and is answered
-    by the pickles of the function's results, one after the other, with a `Failure` as the last if it raised.
+    by the pickles of the function's results, one after the other, with a `Failure` as the last if it raised. SIGINT is
+    ignored from now on. Raises: the error of unpickling an item, which ends the process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the program ends its workers
     with suppress(EOFError, OSError):
@@ -247,7 +255,10 @@ def _serve(pipe: Connection) -> None:
 
 
 def _describe_exit(status: int | None) -> str:
-    """Return how a process ended, for a message: "killed by SIGKILL" for *status* -9, "ended with status 1" for 1."""
+    """Return how a process ended, for a message: "killed by SIGKILL" for *status* -9, "ended with status 1" for 1.
+
+    A real-time signal without a name is "signal 40".
+    """
     if status is not None and status < 0:
         number = -status
         return f"killed by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
@@ -267,8 +278,8 @@ class Failure:
 def collect_results(work: Work[Item], item: Item, stopped: Callable[[], object]) -> list[Any]:
     """Return the values that *work* yields for *item*, as a list; the last one is a `Failure` if it raised.
 
-    A `Failure` has an Exception or a SystemExit; others, such as KeyboardInterrupt, are raised. Once `stopped()` is
-    true, the values so far are returned, without an error.
+    A `Failure` has an Exception or a SystemExit; others, such as KeyboardInterrupt, are raised. `stopped()` is called
+    first, and after each value: if it is true, the values so far are returned, and *work* is not continued.
     """
     values: list[Any] = []
     if stopped():
@@ -286,8 +297,9 @@ def collect_results(work: Work[Item], item: Item, stopped: Callable[[], object])
 def pack_results(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], pickle.Pickler]) -> bytes:
     """Return the values that *work* yields for *item* as one message: their pickles, one after the other.
 
-    *pickler*: makes a pickler of a file. The last value is a `Failure` if *work* raised. An error about a value that
-    can't be pickled is raised inside of *work*, at its yield, where it may add a note.
+    *pickler*: makes a pickler of a file. The last value is a `Failure` if *work* raised an Exception or a SystemExit;
+    others, such as KeyboardInterrupt, are raised. An error about a value that can't be pickled is raised inside of
+    *work*, at its yield, where it may add a note; *work* must raise it again.
     """
     message, end = io.BytesIO(), 0
     values = work(item)
@@ -309,7 +321,8 @@ def pack_results(work: Work[Item], item: Item, pickler: Callable[[io.BytesIO], p
 def results(answer: Answer) -> Iterator[Any]:
     """Yield the results in *answer*: a list of them, or bytes from `pack_results`.
 
-    Raises: the error that ended the call, in a `Failure` at the end, after the results before it.
+    Raises: the error that ended the call, in a `Failure` at the end, after the results before it; the error of
+    unpickling a result.
     """
     for value in answer if isinstance(answer, list) else _unpickle_all(answer):
         if isinstance(value, Failure):
@@ -318,14 +331,14 @@ def results(answer: Answer) -> Iterator[Any]:
 
 
 def _unpickle_all(message: bytes) -> Iterator[Any]:
-    """Yield the values whose pickles are in *message*, one after the other."""
+    """Yield the values whose pickles are in *message*, one after the other. Raises: the error of unpickling one."""
     file = io.BytesIO(message)
     while file.tell() < len(message):
         yield pickle.load(file)  # noqa: S301  # our own message
 
 
 def make_portable(error: BaseException) -> BaseException:
-    """Return *error*, or if it can't be pickled a RuntimeError with its class, text and notes.
+    """Return *error*, or if it can't be pickled and unpickled a RuntimeError with its class, text and notes.
 
     The traceback of *error* is added to the returned one as a note, "in a worker:" and the lines.
     """

@@ -50,7 +50,7 @@ def map_samples(
     lax: bool = False,
     skip_special: bool = False,
 ) -> int:
-    """Write the result of *function* for each sample of *inputs* to the shard *output*; return the number of samples.
+    """Write the results of *function* for the samples of *inputs* to the shard *output*; return its number of samples.
 
         def flipped(sample):
             picture = ImageOps.mirror(Image.open(sample.open("jpg")))
@@ -60,13 +60,14 @@ def map_samples(
 
     *function* gets a sample and returns None (nothing is written for it), a sample, a mapping as for `TarWriter.write`,
     or an iterable of these, for example a generator. *inputs*: shards and tables, with braces and wildcards. *output*:
-    a path or URL, which appears when it is complete; *force* replaces it, *gzip* compresses it. An empty list of inputs
-    gives an empty shard. *lax*: accept shards without an end-of-archive block. *skip_special*: say nothing of links and
-    devices.
+    a path or URL, which appears when it is complete, compressed if its suffix says so; *force* replaces it, *gzip*
+    compresses it by gzip. An empty list of inputs gives an empty shard. *lax*: accept shards without an end-of-archive
+    block. *skip_special*: say nothing of links and devices, which are left out.
 
     If *function* raises an exception, nothing is written, and `map_samples` raises it. With *on_error*, that is called
     in its place, with the sample and the exception, in the caller's thread: it returns what is written instead, as
-    *function* does, and None leaves the sample out. It may note the failure, or raise.
+    *function* does, and None leaves the sample out; results before the exception are dropped. It may note the failure,
+    or raise. It is not called for errors of an executor (BrokenExecutor, CancelledError), which are raised.
 
         failed = {}
         tartools.map_samples(flipped, "in-000.tar", "b.tar", on_error=lambda sample, e: failed.update({sample.key: e}))
@@ -78,8 +79,8 @@ def map_samples(
     Order: input order, with any *workers*. Holds: 4 samples a worker and their results; with 1 worker and without
     *on_error* one sample and one of its results.
     Raises: what *function* raises, with a note that names the sample, when the calls under way in threads have ended;
-    TypeError if it returns something else, which *on_error* also gets; ValueError for *workers* below 1; what `read`
-    and `TarWriter` raise. Nothing is written then.
+    TypeError if it returns something else, SampleError for a mapping that is no sample, which *on_error* also gets;
+    ValueError for *workers* below 1; what `read` and `TarWriter` raise. Nothing is written then.
     """
     if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be 1 or more, not {workers}")
@@ -102,7 +103,7 @@ def map_shards(
     address: str | None = None,
     cpus: float = 1,
 ) -> list[str]:
-    """Call `function(input, output)` for each of *pairs* whose output is missing; return the outputs that it made.
+    """Call `function(input, output)` for each of *pairs* whose output is missing; return these outputs.
 
         def work(shard, output):
             tartools.map_samples(flipped, shard, output)
@@ -117,15 +118,16 @@ def map_shards(
 
     The engine "local" calls *function* in *workers* threads (default: as many as a `ThreadPoolExecutor` has), with 1
     in the caller's, or in an executor of the caller's. The engine "ray" submits a Ray task for each pair, which
-    requests *cpus* cores, up to *workers* at a time and never more than 1,000, to the cluster at *address* (default:
-    `RAY_ADDRESS`, else one on this machine). Ray pickles *function*, and retries when it loses a worker or a node;
-    every node needs tartools.
+    requests *cpus* cores (0, or more than the largest node has: all of that), up to *workers* at a time and never more
+    than 1,000, to the cluster at *address* (default: `RAY_ADDRESS`, else one on this machine). Ray pickles *function*,
+    and retries when it loses a worker or a node; every node needs tartools.
 
     Order: that of *pairs*, in the returned list; calls are made in no certain order.
-    Raises, when all others are done: ExceptionGroup of what *function* raised, each with a note that names the output.
-    Before any call: ValueError for arguments that do not fit; StorageError if the existence of an output can't be
-    determined, or if the cluster can't be reached; UsageError without Ray. After Ctrl-C no call begins, and those under
-    way in threads are waited for; Ray tasks are cancelled.
+    Raises, when all others are done: ExceptionGroup of what *function*, the executor or Ray raised, each with a note
+    that names the output; for an output that *function* did not write, a StorageError is in it. Before any call:
+    ValueError for arguments that do not fit, or two pairs with one output; StorageError if the existence of an output
+    can't be determined, or if the cluster can't be reached; UsageError without Ray. After Ctrl-C no call begins, and
+    those under way in threads are waited for; Ray tasks are cancelled.
     """
     if engine not in ("local", "ray"):
         raise ValueError(f"engine must be 'local' or 'ray', not {engine!r}")
@@ -158,7 +160,8 @@ def _map_results(
 
     *workers*: number of threads, or an executor. *on_error*: called for a sample on which *function* fails, or for
     which it returns something else; its results are yielded in place. Raises: these errors of *function* (TypeError for
-    a wrong result) without *on_error*; the errors of *on_error*; BrokenExecutor and CancelledError of an executor.
+    a wrong result) without *on_error*; the errors of *on_error*; BrokenExecutor and CancelledError of an executor; the
+    errors of reading *samples*, which is closed at the end.
     """
     with close_at_end(samples):
         if workers == 1 and on_error is None:
@@ -188,8 +191,8 @@ def _call_on_error(on_error: OnError, error: Exception, sample: Sample) -> Made 
 def _call_function(function: OfSample, sample: Sample) -> Iterator[Sample]:
     """Call *function* for *sample*; yield the samples that it returns: none, one, or several.
 
-    Mappings are built into samples. Raises: errors of *function*, and TypeError if it returns anything else, with a
-    note that names the sample.
+    Mappings are built into samples. Raises: errors of *function* and of `build`, and TypeError if it returns anything
+    else, with a note that names the sample.
     """
     try:
         returned = function(sample)
@@ -210,7 +213,11 @@ def _call_function(function: OfSample, sample: Sample) -> Iterator[Sample]:
 
 
 def _call_for_list(function: OfSample, sample: Sample) -> list[Sample]:
-    """Return the samples that *function* returns for *sample*, in a list, which can be sent to another process."""
+    """Return the samples that *function* returns for *sample*, in a list, which can be sent to another process.
+
+    Raises: errors of *function* and of `build`, and TypeError if it returns anything else than samples, mappings or
+    None, with a note that names the sample.
+    """
     return list(_call_function(function, sample))
 
 
@@ -237,7 +244,8 @@ def _make_output(function: OfShard[Source], redo: bool, pair: tuple[Source, str]
     """Call *function* for *pair*, (input, output), unless the output exists, is no directory, and *redo* is False.
 
     It may exist because Ray retries a call whose worker was lost at its end.
-    Raises: errors of *function*; StorageError if the output is missing afterwards.
+    Raises: errors of *function*; StorageError if the output is missing afterwards, or if its existence can't be
+    determined.
     """
     source, output = pair
     if not redo and storage.exists(output) and not storage.is_directory(output):  # which does not appear whole
@@ -259,9 +267,11 @@ def _open_engine(
 ) -> Iterator[tuple[Engine[tuple[Source, str], None], int]]:
     """For the body of `with`: (an engine that calls *function* for pairs, number of pairs to submit at a time).
 
-    A pair whose output exists by then is left out, unless *redo*. *count*: number of pairs. *engine*: "local" or "ray".
-    *workers*: threads, or an executor; on Ray tasks at a time. *address*, *cpus*: of the Ray cluster, and cores that a
-    task requests. Raises: UsageError without Ray; StorageError if the cluster can't be reached.
+    A pair whose output exists by then, and is no directory, is left out, unless *redo*. *count*: number of pairs.
+    *engine*: "local" or "ray". *workers*: threads (1: the caller's, None: the default number), or an executor; on Ray
+    tasks at a time, up to 1,000, which None stands for. *address*, *cpus*: of the Ray cluster, and cores that a task
+    requests, as for `limit_cores`. A connection to Ray that was opened here is closed at the end of the body.
+    Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     make = partial(_make_output, function, redo)
     if engine == "local":
@@ -272,7 +282,11 @@ def _open_engine(
     folder = os.getcwd()
 
     def work_on_node(pair: tuple[Source, str]) -> None:  # Ray sends it, with *function*, to each worker once
-        """Make the output of *pair* in a Ray task, in our folder if the node has it."""
+        """Make the output of *pair* in a Ray task, in our folder if the node has it.
+
+        Raises: errors of *function*; StorageError if the node does not have our folder, and the output is relative to
+        it, or if the output is missing afterwards.
+        """
         cluster.prepare_worker(folder, pair[1])
         make(pair)
 
@@ -288,9 +302,9 @@ def _open_engine(
 def _note_failures(
     calls: Generator[tuple[tuple[Source, str], Callable[[], None]], None, None], failed: dict[str, Exception]
 ) -> None:
-    """Wait for all *calls*, pairs of (input, output) and a function that returns the result; put errors into *failed*.
+    """Wait for all *calls*; put their errors into *failed*, by output, with a note that names the output.
 
-    *failed* is by output.
+    *calls*: yields ((input, output), a function that waits for the result, or raises the error); closed at the end.
     """
     with closing(calls):
         for (_, output), result in calls:

@@ -89,7 +89,8 @@ class Guard:
     """Watches this process until `close`. If it dies before, ends its commands and removes *folder* unless *keep*.
 
     `start` starts a command; when that has ended, call `release`. Processes that this one starts from now on inherit a
-    mark. Threads may share a guard. Holds: two file descriptors.
+    mark, and are ended too, as is any process that works in a directory below *folder*. Threads may share a guard.
+    Holds: three file descriptors.
     *folder*: b"" for none. *tmpdir*: folder of the file that lists the commands; None: the default.
     Raises: StorageError if that file can't be made, or if no `sh` can be started.
     """
@@ -110,7 +111,8 @@ class Guard:
     def _start_shell(self, words: list[str | bytes]) -> subprocess.Popen[bytes]:
         """Start the shell *words*, which forks the guard, and wait until it has ended; return its Popen.
 
-        The pipes of the Popen are those of the guard. Raises: StorageError if it can't be started.
+        The pipes of the Popen, stdin and stderr, are those of the guard. Raises: StorageError if it can't be started
+        or fails; the file that lists the commands is closed then.
         """
         why = ""
         try:
@@ -152,7 +154,7 @@ class Guard:
 
     @property
     def running(self) -> list[Child]:
-        """The children that were started and not yet released; they may have ended."""
+        """The children that were started and not yet released, unordered; they may have ended."""
         with self._lock:
             return list(self._running)
 
@@ -163,14 +165,18 @@ class Guard:
             self._write_list()
 
     def _write_list(self) -> None:
-        """Write the pids of running children to the guard's list, a line each, padded with blanks. Raises: OSError."""
+        """Write the pids of children not yet released to the guard's list, a line each, padded with blanks.
+
+        Raises: OSError.
+        """
         numbers = b"".join(b"%d\n" % child.pid for child in self._running)
         os.pwrite(self._list.fileno(), numbers.ljust(self._pages * LIST_PART_BYTES), 0)
 
     def find_marked(self, sessions: Set[int] | None = None) -> set[int]:
         """Return the pids of processes in *sessions* that inherited our mark, so were started by us or our commands.
 
-        *sessions*: session ids; None: all sessions but that of this process.
+        *sessions*: session ids; None: all sessions but that of this process. Processes of other users are not found;
+        empty without /proc (macOS).
         """
         mark, ours = os.fsencode(f"/{self._mark}/"), os.getsid(0)
         return {
@@ -183,7 +189,10 @@ class Guard:
         }
 
     def close(self) -> None:
-        """End the guard, which kills and removes nothing, and wait until it has ended; new processes get no mark."""
+        """End the guard, which kills and removes nothing, and wait until it has ended; to be called once.
+
+        New processes do not get its mark.
+        """
         assert self._process.stdin is not None
         assert self._process.stderr is not None
         if self._marks_before is None:

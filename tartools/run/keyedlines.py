@@ -19,10 +19,11 @@ _lock = threading.Lock()
 
 
 def print_lines(key: bytes, lines: Iterable[bytes], stopped: Stopped) -> None:
-    """Write *lines* (bytes without newlines) to stderr, each as "KEY: LINE", without other output between them.
+    """Write *lines* (bytes without newlines) to stderr, each as "KEY: LINE", without lines of other calls between them.
 
-    *key*: of a sample; control characters are escaped. Errors of writing are ignored, and the rest dropped. Once
-    `stopped()`, it does not wait for a full stderr: no signal comes to this thread, which would wait for ever.
+    *key*: of a sample; control characters in it are escaped, *lines* are written as they are. Errors of writing are
+    ignored, and the rest dropped. Once `stopped()`, it does not wait for a full stderr, and drops the rest: no signal
+    comes to this thread, which would wait for ever.
     """
     begin = printable(key.decode("utf-8", "surrogateescape")).encode()
     data = b"".join(b"%b: %b\n" % (begin, line) for line in lines)
@@ -44,7 +45,8 @@ class KeyedLines:
 
     `write_end`: the descriptor that commands get as output. The key is that given to `print_until` or `flush`.
     *stopped*: true once the run has to end; then what a full stderr does not take at once is dropped.
-    Holds: one line of up to 64 KiB.
+    A line of more than 64 KiB is printed in parts, each as a line. To be closed. Holds: up to 128 KiB of a line.
+    Raises: OSError if there can be no pipe.
     """
 
     def __init__(self, stopped: Stopped) -> None:
@@ -56,7 +58,7 @@ class KeyedLines:
     def print_until(self, fd: int, key: bytes, seconds: float | None) -> bool:
         """Print lines behind *key* as they come, until *fd* can be read: return True then, False after *seconds*.
 
-        *seconds*: None: without a limit.
+        *seconds*: None: without a limit. What is still in the pipe when it returns is left for `flush`.
         """
         poll = select.poll()
         for descriptor in (fd, self._ours):
@@ -80,7 +82,10 @@ class KeyedLines:
             self._rest = b""
 
     def _relay(self, key: bytes) -> bool:
-        """Read the pipe once, and print complete lines behind *key*; return True if there was any output."""
+        """Read the pipe once, and print complete lines behind *key*; return True if there was any output.
+
+        The part of a line that is read without its end is kept for the next call, or printed if it is above 64 KiB.
+        """
         try:
             *lines, self._rest = (self._rest + os.read(self._ours, MAX_LINE_BYTES)).split(b"\n")
         except BlockingIOError:
@@ -93,6 +98,6 @@ class KeyedLines:
         return True
 
     def close(self) -> None:
-        """Close both ends of the pipe in this process."""
+        """Close both ends of the pipe in this process; output that was not printed is dropped."""
         os.close(self._ours)
         os.close(self.write_end)

@@ -41,9 +41,10 @@ STARTING_FILES, OTHER_OPEN_FILES = 6, 40  # open files that a command needs whil
 def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]], *, redo: bool) -> list[Task]:
     """Return the *tasks* to run: if the output is unknown ("") or missing, or if they failed last; with *redo* all.
 
-    *records*: the last record of each task in a log. A task whose output exists, but is run, gets `force`; with *redo*
-    `force` stays as it is. A directory does not count as an output, because it does not appear whole. Nor does a file
-    without bytes: it is what a crash of the machine leaves of an output that was not on the disk yet.
+    *records*: the last record of each task in a log. A directory counts as missing, because it does not appear whole;
+    so does a local file without bytes, which a crash of the machine leaves of an output that was not on the disk yet. A
+    task that is run although a file (also one without bytes) or an object is there gets `force`; with *redo* `force`
+    stays as it is.
     Raises: StorageError if the existence of an output can't be determined.
     """
     failed = {key for key, entry in records.items() if entry["status"] == FAILED}
@@ -62,7 +63,8 @@ def tasks_to_do(tasks: Sequence[Task], records: Mapping[Key, Mapping[str, Any]],
 def run_with_retries(task: Task, sessions: Sessions, retries: int = 0, on_retry: OnRetry | None = None) -> TaskResult:
     """Run *task* by *sessions* until it succeeds, up to 1 + *retries* times; return the result of the last try.
 
-    A try has failed, too, if the output is `expected` and missing. The seconds of the result are the time of all tries.
+    A try has failed, too, if the output is `expected` and missing, or the store can't tell. The seconds of the result
+    are the time of all tries; its texts are without queries and user info of URLs, its `stdout` is b"" after a failure.
     Each try after the first replaces an existing output (`force`). Calls `on_retry(task, result)` after each try that
     failed, before the next one. It is not tried again once *sessions* is stopped.
     """
@@ -102,11 +104,12 @@ def open_local_engine(
     """For the body of `with`: an engine that runs tasks here, in *workers* threads, each up to 1 + *retries* times.
 
     *timeout*: seconds that a try may take; None: no limit. *on_retry*: called with the task and the result of a failed
-    try before the next one. At the end of the body running commands are ended.
+    try before the next one. At the end of the body, and by `stop` of the engine, running commands are ended.
+    Raises: StorageError if the guard can't be started.
     """
 
     def run(task: Task) -> TaskResult:
-        """Run *task* in this thread, up to 1 + *retries* times."""
+        """Run *task* in this thread, up to 1 + *retries* times. Signals are not blocked in this thread from now on."""
         signal.pthread_sigmask(signal.SIG_SETMASK, ())  # commands inherit it
         return run_with_retries(task, sessions, retries, on_retry)
 
@@ -123,12 +126,13 @@ def run_tasks(
     fail_fast: bool,
     window: int = MAX_TASKS_UNDER_WAY,
 ) -> Results:
-    """Have *engine* run *tasks*, *at_once* at a time; yield (task, result) as each has ended, in no certain order.
+    """Have *engine* run *tasks*; yield (task, result) as each has ended, in the order in which they end.
 
     *at_once*: how many the engine can run in parallel, for the count of running tasks. *window*: number of tasks that
     the engine gets at a time, those that have ended and wait to be taken included. With *fail_fast* no task begins
-    after one has failed, and tasks that were not begun are not yielded; *window* is *at_once* then. *jobs*: its
-    `running` is kept current. Closing this generator stops the engine.
+    once a failed one was yielded, and tasks that were not begun are not yielded; *window* is *at_once* then. *jobs*:
+    its `running` is kept current. The end of this generator, also by `close`, stops the engine. Raises: the errors of
+    *tasks* and of the engine; a failed task is no error.
     """
     begun = ended = 0
     failed = False
@@ -160,8 +164,9 @@ class Sessions:
     """Runs commands, each in a session of its own, in as many threads as call `run`. Close it when these have ended.
 
     *timeout*: seconds after which a command is ended; None: no limit. Output is kept in files without names until a
-    command ends.
+    command ends. Commands get the environment that this process has now.
     `stopped`: True once `stop` was called.
+    Raises: StorageError if the guard can't be started.
     """
 
     def __init__(self, *, timeout: float | None = None) -> None:
@@ -172,7 +177,7 @@ class Sessions:
         self._environment = dict(os.environb)
 
     def close(self) -> None:
-        """End all running commands, and the guard."""
+        """End all running commands, as `stop` does, and the guard."""
         self.stop()
         self._guard.close()
 
@@ -180,8 +185,9 @@ class Sessions:
         """Run *words* once, with *environment* added to ours and an empty stdin; return the result.
 
         `seconds` and `host` of the result are not set; `stderr` is the last 2,048 bytes. The result is a failure if the
-        command can't be started, was stopped, took too long, printed over 16 MiB, or ended with another status than 0.
-        What it leaves running in its process group when it ends is killed.
+        command can't be started, was stopped, took too long, printed over 16 MiB to stdout, or ended with another
+        status than 0. Once `stopped` is true, nothing is run, and that is the failure. What the command leaves running
+        in its process group when it ends is killed. Raises: OSError if its output can't be read.
         """
         if self.stopped:
             return TaskResult(None, "was not begun")
@@ -225,8 +231,9 @@ class Sessions:
     def _wait(self, child: Child, stdout: io.FileIO) -> tuple[int | None, str, bytes]:
         """Wait for *child*, which writes to *stdout*; return (exit status, failure, stdout if it succeeded, else b"").
 
-        Ends it if it takes too long, or prints more than 16 MiB; the status of a child that was ended so is None. One
-        that ended after `stop` has failed, even with status 0. The failure is "" if it succeeded.
+        Ends it if it takes too long, or prints more than 16 MiB; the status of a child that was ended so is None,
+        unless `stop` was called, too. One that ended after `stop` has failed, even with status 0. The failure is "" if
+        it succeeded. What it left running in its process group is killed.
         """
         until = math.inf if self._timeout is None else time.monotonic() + self._timeout
         ended = too_much = False

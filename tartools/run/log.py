@@ -26,8 +26,8 @@ Key = tuple[str, str, str]
 def record_key(task: Task) -> Key:
     """Return the key of *task* in a log: (item, output, digest), item and output without queries and user info of URLs.
 
-    The digest is the first 16 hexadecimal digits of the SHA-256 of item and output as they are, with a NUL between; ""
-    if nothing was left out.
+    "?…" and "…@" take the place of these. The digest is the first 16 hexadecimal digits of the SHA-256 of item and
+    output as they are, with a NUL between; "" if nothing was left out.
     """
     item, output = redacted(task.item), redact_signatures(task.output, task)
     if (item, output) == (task.item, task.output):
@@ -45,7 +45,7 @@ def make_start_records(
 
     *tasks*: all tasks; *todo*: those to run; *records*: the last record of each in the log so far; *time*: in seconds
     since 1970. A task that waits in the log, and is not in *todo* any more, is done: it gets a line "done", with 0
-    tries.
+    tries. Order: that of *tasks*; b"" if there are no lines.
     """
     waiting = {record_key(task) for task in todo}
     lines = []
@@ -61,7 +61,8 @@ def make_start_records(
 def _encode_record(key: Key, entry: dict[str, Any], time: float) -> bytes:
     """Return the line of a log for the record *entry* of the task with *key*, at *time* in seconds since 1970.
 
-    A JSON object with "item", what is in *entry*, "time", "output", and "query" (the digest) if that is not "".
+    A JSON object with "item", the items of *entry*, "time", "output", and "query" (the digest) if that is not ""; then
+    a newline.
     """
     import json
 
@@ -116,7 +117,10 @@ def parse_log(log: bytes, name: str) -> dict[Key, dict[str, Any]]:
 
 
 def _is_record(entry: object) -> bool:
-    """True if *entry*, a line of a log as JSON, is a dict with all values that a report needs, of the right types."""
+    """True if *entry*, a line of a log as JSON, is a dict with all values that a report needs, of the right types.
+
+    A record that is "waiting" needs only "item" and "output"; "seconds" must be below 10**12; "status" may be any text.
+    """
     if not isinstance(entry, dict):
         return False
     texts = [entry.get("item"), entry.get("output"), entry.get("status"), entry.get("query", "")]
@@ -133,10 +137,11 @@ def _is_record(entry: object) -> bool:
 
 
 def report_of_log(records: Collection[dict[str, Any]]) -> list[str]:
-    """Return a report of *records*, the last one of each task, as lines for the user, without newlines.
+    """Return a report of *records*, the last one of each task, as lines for the user, not ended by newlines.
 
-    It has counts ("3 items: 2 done, 1 failed, 4 tries" is the first line), times, hosts, the slowest items, and failed
-    and waiting items. Records "done" with 0 tries count as done, but not for times and hosts.
+    It has counts ("3 items: 2 done, 1 failed, 4 tries" is the first line), times, hosts, the 3 slowest items, all
+    failed items with the reason, and waiting items ("not done") in up to 20 lines. A status other than "done" and
+    "waiting" counts as failed. Records with 0 tries do not count for times and hosts. Texts of the log are not escaped.
     """
     waiting_records = [record for record in records if record["status"] == WAITING]
     failed_records = [record for record in records if record["status"] not in (DONE, WAITING)]

@@ -48,16 +48,17 @@ def open_ray_engine(
 
     *address*: of the cluster; None: RAY_ADDRESS, or else one on this machine. Each task requests *cpus* cores, 0 being
     all of the largest node; if no node has so many, all of the largest, with a warning through *account*. *retries*:
-    more tries of a task that fails. *timeout*: seconds that a try may take; None: no limit. When Ray retries a task
-    because its worker was lost, an existing output is replaced: the lost try may have failed after writing it. A task
-    that Ray has lost for good has failed.
+    more tries of a task that fails. *timeout*: seconds that a try may take; None: no limit. An output that exists when
+    a task begins on a node is replaced: Ray retries a task whose worker was lost, and the lost try may have failed
+    after writing it. A task that Ray has lost for good has failed. In the body sys.stdout is None: print writes
+    nothing. At its end a connection that was opened here is closed.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached.
     """
     with redirect_stdout(None), connect_cluster(address) as ray:  # Ray prints there what it has lost
         cpus, folder = limit_cores(ray, cpus, account), os.getcwd()
 
         def make_lost_result(error: Exception) -> TaskResult:
-            """Return a failed result, with the status None, for a task that Ray has lost by *error*."""
+            """Return a failed result, with the status None, for a task that Ray has lost, or that raised *error*."""
             return TaskResult(None, _lost_reason(error))
 
         yield (
@@ -70,7 +71,8 @@ def open_ray_engine(
 def connect_cluster(address: str | None) -> Iterator[ModuleType]:
     """For the body of `with`: the module `ray`, connected to the cluster at *address*.
 
-    *address*: None for RAY_ADDRESS, or else a cluster on this machine. An existing connection is kept, also afterwards.
+    *address*: None for RAY_ADDRESS, or else a cluster on this machine, which is started if there is none. If this
+    process is connected already, that connection is used, to any cluster, and kept; else it is closed after the body.
     Raises: UsageError without Ray; StorageError if the cluster can't be reached or refuses the token.
     """
     os.environ.setdefault(*CONNECT_RETRIES)  # read when Ray is loaded
@@ -131,7 +133,7 @@ class RayTasks(Generic[Item, Result]):
 
     *ray*: the module, connected to a cluster. Ray pickles *work* and sends it to each worker once. It tries an item
     *retries* times more if it loses the worker; None: as often as Ray's settings say. `on_lost(error)`: returns a
-    result in place of the error of a task; None: that is raised.
+    result in place of the error of a task, an error of *work* too; None: the error is raised.
     """
 
     def __init__(
@@ -154,7 +156,8 @@ class RayTasks(Generic[Item, Result]):
         """Have *work* called for *item* in a Ray task; return a function that waits for its result.
 
         That raises the error of the task, such as a RayError if Ray lost it, or returns what *on_lost* makes of it.
-        `on_end()` is called when the task is over. Raises: RuntimeError after `stop`.
+        `on_end()` is called when the task is over, in any thread. Raises: RuntimeError after `stop`; the errors of Ray,
+        such as one of pickling *work* or *item*.
         """
 
         def forget_future(future: Future[Result]) -> None:
@@ -187,7 +190,10 @@ class RayTasks(Generic[Item, Result]):
         return result
 
     def stop(self) -> None:
-        """Cancel all tasks, and submit no more; a task that does not end in 8 seconds is killed with its worker."""
+        """Cancel all tasks, submit no more, and wait up to 8 seconds for their end.
+
+        A task that runs then is killed with its worker.
+        """
         with self._lock:
             self._stopped = True
             running = dict(self._flying)
@@ -203,13 +209,18 @@ def make_packing_engine(
     """Return an engine that calls *work* in Ray tasks, up to *workers* at a time, and gives the results as bytes.
 
     The bytes are the pickles of the values that *work* yields for an item, joined: `engines.results` reads them.
+    An error of *work* is the last of them. It is called in our current folder if the node has that.
     *ray*: the module, connected to a cluster. *cpus*: cores that a task requests; *retries*: more tries if it is lost.
-    Raises in place of the bytes: RuntimeError with the item, if its worker was lost each time.
+    Raises in place of the bytes: RuntimeError with the item, if its worker was lost each time, or for another RayError;
+    RuntimeError after `stop`.
     """
     folder = os.getcwd()
 
     def answer(item: Item) -> bytes:
-        """Return the pickles of the values that *work* yields for *item*, joined; called in a worker of Ray."""
+        """Return the pickles of the values that *work* yields for *item*, joined; called in a worker of Ray.
+
+        The last is a `Failure` if *work* raised.
+        """
         from ray.cloudpickle import CloudPickler  # for classes of the main program
 
         prepare_worker(folder, "")
@@ -218,7 +229,10 @@ def make_packing_engine(
     tasks = RayTasks(ray, answer, cpus, retries)
 
     def call(item: Item) -> bytes:
-        """Return the pickled results for *item*, made by a Ray task. Raises: RuntimeError if Ray lost the task."""
+        """Return the pickled results for *item*, made by a Ray task.
+
+        Raises: RuntimeError for a RayError, such as that the task was lost, and after `stop`.
+        """
         try:
             return tasks.submit(item, lambda: None)()
         except ray.exceptions.RayError as error:
@@ -230,11 +244,12 @@ def make_packing_engine(
 def _run_on_node(task: Task, folder: str, retries: int, timeout: float | None) -> TaskResult:
     """Run *task* on a node of the cluster, in *folder* if the node has it, and return its result.
 
-    Without *folder*, a task whose output is relative to it does not run: its result is the failure. An output that
-    exists is replaced: a try whose worker was lost has written it.
+    If the node has no *folder* and the output is relative to it, or if the store can't tell whether the output exists,
+    the task does not run: its result is the failure. An output that exists is replaced: a try whose worker was lost has
+    written it.
     *retries*: more tries if it fails. *timeout*: seconds that a try may take; None: no limit. When Ray cancels it,
     which raises KeyboardInterrupt here, it ends its command. The interrupt does not end a system call, so this thread
-    must return from each soon.
+    must return from each soon. Raises: KeyboardInterrupt; StorageError if the guard can't be started.
     """
     try:
         prepare_worker(folder, task.output)
@@ -257,9 +272,10 @@ def _run_on_node(task: Task, folder: str, retries: int, timeout: float | None) -
 
 
 def _wait_if_node_lost(node: int) -> None:
-    """Return if the process *node*, the parent of this worker, still runs; else wait to be ended, for 8 seconds.
+    """Return if the process *node*, the parent of this worker, still runs; else wait 8 seconds, to be ended meanwhile.
 
-    A worker whose node was lost kills its commands before it ends. That is no failure of theirs: Ray runs them again.
+    It looks after 0.1 seconds. A worker whose node was lost kills its commands before it ends. That is no failure of
+    theirs: Ray runs them again.
     """
     time.sleep(CANCEL_POLL_SECONDS)  # until the system says so
     if os.getppid() != node:
@@ -270,8 +286,8 @@ def prepare_worker(folder: str, output: str) -> None:
     """Prepare this process of Ray for work: SIGINT raises KeyboardInterrupt, and it works in *folder* if that is here.
 
     Ray may have been started where SIGINT is ignored. Commands would inherit that; a signal that is handled here is the
-    default one in them. Raises: StorageError if the node has no *folder*, and *output* (a URL, or "") is relative to
-    it.
+    default one in them. Without *folder* it stays where it is. Raises: StorageError if the node has no *folder*, and
+    *output* (a URL, or "" for none) is relative to it; OSError if *folder* can't be entered.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.path.isdir(folder):
@@ -289,12 +305,13 @@ def _node_cores(ray: ModuleType) -> list[float]:
 def _lost_reason(error: Exception) -> str:
     """Return why a task has no result, for messages: "was lost by Ray: CLASS: TEXT" of *error*, raised by Ray.
 
-    The cause of *error* takes its place, if it has one; TEXT is one line.
+    If *error* has an attribute "cause" that is not None (the error of the task itself), that takes its place. TEXT is
+    the first line of its text, or its class.
     """
     error = getattr(error, "cause", None) or error
     return f"was lost by Ray: {type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of the text of *error* that is not empty; its class if there is none."""
+    """Return the first line of the text of *error* that is not empty, stripped; the name of its class if none is."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

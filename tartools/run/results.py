@@ -44,10 +44,12 @@ def collect_samples(
 
     A sample of which nothing is left is left out. A failed one ends the run, is left out, or is yielded as it was read,
     depending on the options of *directories*; `on_failure(task, why)` is called before. *account*: counts samples left
-    out and failed, and warns if no field is new or of another size, but commands left files under other names; with
-    subdirectories, `account.samples_out` counts the inputs that gave any sample.
-    Order: that of *outcomes*. Holds: one result, up to 16 MiB in memory; its directory is removed when the next one is
-    requested. Raises: CommandError naming shard and sample.
+    out and failed; gets a warning at the end if all that did not fail came back with the same key, fields and sizes,
+    but a command left another file whose name has the suffix of a type. With subdirectories there is no such warning,
+    and `account.samples_out` counts the inputs that gave any sample.
+    Order: that of *outcomes*. Holds: one result, up to 16 MiB in memory, larger files open; its directory is given to
+    `directories.remove` when the next one is requested. Raises: CommandError naming shard and sample, if failures end
+    the run; StorageError if the disk is full.
     """
     options = directories.options
     ignored_file, is_changed = "", options.subdirs
@@ -99,9 +101,9 @@ def _handle_failure(task: SampleTask, why: str, errors: Errors, account: Account
 
 
 def last_log_line(task: SampleTask) -> str:
-    """Return the last line with text that the command of *task* printed to its log; "" without one.
+    """Return the last line with text that the command of *task* printed to its log, stripped; "" without one.
 
-    Only the last 4096 bytes of the log are looked at.
+    "" also if the task has no log, or no command was started. Only the last 4096 bytes are looked at.
     """
     try:
         file = scratch.open_file(task.log) if task.log else None
@@ -118,9 +120,10 @@ def last_log_line(task: SampleTask) -> str:
 def _read_results(reader: _ResultReader, task: SampleTask, subdirs: bool, log: bytes | None) -> list[Sample]:
     """Return the samples that the command of *task* left in its directory, or in the subdirectories with *subdirs*.
 
-    Each subdirectory gives one sample, by default with the key KEY/NAME, in the order of names; a directory without
-    members gives none. *reader*: reads a directory. *log*: field in which the output of the command is added to each
-    sample; None: it is not added. Raises: SampleFailedError.
+    Each subdirectory, but no link to one, gives one sample, by default with the key KEY/NAME, in the order of names; a
+    directory without members gives none. *reader*: reads a directory. *log*: field in which the output of the command
+    is added to each sample; None: it is not added. Raises: SampleFailedError, also if a file can't be read;
+    StorageError if the disk is full.
     """
     try:
         if not subdirs:
@@ -140,7 +143,8 @@ class _ResultReader:
     """Reads the result of one *task* from disk, with limits for memory and open files.
 
     *base*: name of the files that are members, before the dot; *account*: gets warnings.
-    `files`: paths of the files in the directory that was read last; `has_only_files`: True if nothing else is in it.
+    `files`: paths of the regular files in the directory that was read last; `has_only_files`: True if nothing else, no
+    link either, is in it. Before the first: [] and False.
     """
 
     def __init__(self, task: SampleTask, base: bytes, account: Account) -> None:
@@ -160,7 +164,8 @@ class _ResultReader:
 
         Its key is *default* unless the file BASE.__key__ there gives another. Fields that the sample had before come
         first, in their order, then new ones, sorted. Raises: SampleFailedError if its key is not valid, if it would not
-        read back as this sample, or if a file is gone; OSError.
+        read back as this sample, or if a file has become something else; OSError, also if one is gone; StorageError if
+        the disk is full.
         """
         paths = self._list_fields(folder)
         key_file = paths.pop(KEY_FILE, None)
@@ -177,7 +182,10 @@ class _ResultReader:
         return Sample(key, tuple(members), self._task.shard)
 
     def is_unchanged(self, samples: list[Sample]) -> bool:
-        """True if *samples* are the one that was there before: by its key, and the fields and sizes of its members."""
+        """True if *samples* are the one that was there before: by its key, and the fields and sizes of its members.
+
+        Payloads are not compared.
+        """
         if len(samples) != 1:
             return False
         before = [(member.path, member.size) for member in self._task.members]
@@ -186,7 +194,7 @@ class _ResultReader:
     def find_ignored_file(self) -> str:
         """Return the first name of a file in the directory read last that is no field, but has the suffix of a type.
 
-        Such as "out.jpg"; types are as of `is_type_suffix`. "" if there is none.
+        Such as "out.jpg"; the first in sorted order. Types are as of `is_type_suffix`. "" if there is none.
         """
         names = (os.path.basename(file) for file in self.files)
         prefix = self._base + b"."
@@ -194,9 +202,11 @@ class _ResultReader:
         return next((name for name in sorted(others) if is_type_suffix(name.rpartition(".")[2])), "")
 
     def add_log(self, sample: Sample, field: bytes) -> Sample:
-        """Return *sample* with the output of the command as the field *field*, compressed if its suffix names a codec.
+        """Return *sample* with the output of the command as the last field, *field*.
 
-        Raises: SampleFailedError if it has such a field, or has a key alone, without fields.
+        It is compressed if *field* ends in the suffix of a codec, such as b"log.gz" or b"gz". Raises:
+        SampleFailedError if *sample* has such a field, has a key alone, without fields, or would not read back with it;
+        OSError, also if there is no log; StorageError if the disk is full.
         """
         assert self._task.log
         if any(field == split_path(member.path)[1] for member in sample.members):
@@ -211,8 +221,9 @@ class _ResultReader:
     def _list_fields(self, folder: bytes) -> dict[bytes, bytes]:
         """Return {field: path} of the files in *folder* that are members, or the key; others are ignored as scratch.
 
-        A member is named BASE.FIELD, or BASE (field b"") if the sample had a member without a field. Links count if
-        they lead to a file in the directory of the task. Sets `files` and `has_only_files`. Raises: OSError.
+        A member is named BASE.FIELD, or BASE (field b"") if the sample had a member without a field. Links count, with
+        the path of their target, if they lead to a file in the directory of the task; else there is a warning.
+        BASE.__key__ counts as it is, even if it is no file. Sets `files` and `has_only_files`. Raises: OSError.
         """
         base, prefix = self._base, self._base + b"."
         paths = {}
@@ -252,9 +263,10 @@ class _ResultReader:
     def _read_key(self, path: bytes, default: bytes) -> bytes:
         """Return the key in the file *path*, after a check. *default*: the key that the sample would have without it.
 
-        A newline at its end is dropped. *default*, and the key that the task's sample had, are accepted in any form.
-        Raises: SampleFailedError for another key that can't be one: empty, absolute, with "..", a dot in its last
-        part, NUL, or more than 65,536 bytes; or if *path* is no file.
+        One newline at its end is dropped. *default*, and the key that the task's sample had, are accepted in any form.
+        Raises: SampleFailedError for another key that can't be one: empty, absolute, with a part "..", a slash at its
+        end, a dot in its last part, or a NUL; for any of more than 65,536 bytes; if *path* is no file, or a link to
+        none in the directory of the task. OSError if it can't be read.
         """
         inside = self._resolve_link(path) if os.path.islink(path) else path
         file = scratch.read_file(inside, MAX_KEY_BYTES) if inside else None
@@ -276,8 +288,9 @@ class _ResultReader:
     def _make_member(self, key: bytes, field: bytes, file: bytes, *, new: bool = False) -> Member:
         """Return the file *file* as the member *field* of the sample *key*.
 
-        It has the header of the member that was there before, changed only where needed, or with *new* a plain one.
-        Raises: SampleFailedError if its path would not read back as this key and field.
+        It has the header of the member that was there before, changed only where needed; a plain one if there was none,
+        or with *new*. Raises: SampleFailedError if its path would not read back as this key and field, and is not that
+        of the member before, or if the file has become something else; OSError; StorageError if the disk is full.
         """
         path = join_path(key, field)
         old = None if new else self._old.get(field)
@@ -294,8 +307,8 @@ class _ResultReader:
         """Return the content of the file *path* as (source, offset, size): bytes, or an open file if it is large.
 
         Large is over 1 MiB, or more than is left of 16 MiB for the whole result; the file itself is returned for up to
-        64 of over 1 MiB, a scratch file with copies for all others. Raises: SampleFailedError if it is no file any
-        more.
+        64 of over 1 MiB, a scratch file with copies for all others. Raises: SampleFailedError if it is no regular file
+        any more; OSError, also if it is gone or a link; StorageError if the disk is full.
         """
         file = scratch.read_file(path, min(MAX_FILE_IN_MEMORY, MAX_RESULT_IN_MEMORY - self._memory_bytes))
         if file is None:

@@ -34,7 +34,7 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
 
     They are [shell, "-c", command], or [shell, path], with absolute paths. A script that is not a regular file, such as
     `<(...)`, is read here, and becomes the command. Without both, the command is "".
-    Raises: CommandError if the shell does not exist; StorageError if the script can't be read.
+    Raises: CommandError if the shell does not exist; StorageError if the script can't be read, or has a NUL byte.
     """
     program = shutil.which(shell)
     if program is None:
@@ -57,12 +57,14 @@ def shell_arguments(shell: str, command: str | None, script: str | None) -> list
 class Shells:
     """Runs the words *arguments*, of `shell_arguments`, in the directories of samples, in each thread that calls `run`.
 
-    `folders`: where the directories are, with their options and guard
-    `keyed`: True if each line on stderr comes behind the key of the sample, where output does not go to a log
-    `timeout`: seconds after which a run is killed; None: no limit
+    *folders*: where the directories are, with their options and guard
+    *keyed*: True if each line on stderr comes behind the key of the sample, where output does not go to a log; without
+        pidfd_open (not Linux) output goes to stderr as it is
+    *timeout*: seconds after which a run is killed; None: no limit
 
     While commands run, directories that are not needed any more are removed, since that may wait for the disk. It has
-    to be closed; then no shell runs any more.
+    to be closed; then no shell runs any more. Commands get the environment that this process has now.
+    Raises: OSError if the check of `start_check` can't be started.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Shells:
         self._check = warmshell.start_check(arguments, self._environment)
 
     def close(self) -> None:
-        """End all shells, idle ones too, and kill the processes that earlier ones have left."""
+        """End all shells, idle ones too, and kill the processes that earlier ones have left in their sessions."""
         self.stop()
         end_all([shell.child for shell in self._idle], signal.SIGKILL)
         for shell in self._idle:
@@ -95,8 +97,9 @@ class Shells:
     def run(self, task: SampleTask) -> Outcome:
         """Run the command in the directory of *task*, and return the outcome: a failure, too, if it can't be started.
 
-        Its log is copied to stderr if the run fails, or if no field stores it. What the shell leaves running is killed
-        when it ends.
+        After `stop` nothing is run, which is a failure as well. The log, if the task has one, is copied to stderr if
+        the command was run and failed, or if no field stores it. What the command leaves running in its process group
+        is killed when it ends.
         """
         if self._stopped:
             return Outcome("was not run")
@@ -116,14 +119,17 @@ class Shells:
         end_all({*self._guard.running} - {shell.child for shell in self._idle}, signal.SIGKILL)
 
     def _kill_leftovers(self) -> None:
-        """Kill processes that ended shells have left in process groups of their own, as timeout(1) makes them."""
+        """Kill processes that ended shells have left in process groups of their own, as timeout(1) makes them.
+
+        Only for shells that were started for one task each, since the last call; other sessions are not looked at.
+        """
         with self._lock:
             ended, self._ended = self._ended, set()
         if ended:
             end_all([], signal.SIGKILL, extra_pids=lambda: self._guard.find_marked(ended))
 
     def _run_in_warm_shell(self, task: SampleTask) -> Outcome:
-        """Run *task* in a fork of a long-lived shell; return the outcome. Raises: OSError if it can't be started.
+        """Run *task* in a fork of a long-lived shell; return the outcome. Raises: OSError, ValueError if none starts.
 
         The shell is kept for other tasks if it can be used again, else ended.
         """
@@ -138,7 +144,10 @@ class Shells:
                 self._end_shell(shell)
 
     def _start_in_warm_shell(self, task: SampleTask) -> WarmShell:
-        """Start *task* in an idle long-lived shell, or in a new one; return the shell at once. Raises: OSError."""
+        """Start *task* in an idle long-lived shell, or in a new one; return the shell at once.
+
+        An idle shell that has ended meanwhile is dropped. Raises: OSError, ValueError if the task can't be started.
+        """
         while True:
             try:
                 shell, new = self._idle.pop(), False
@@ -153,7 +162,7 @@ class Shells:
                     raise
 
     def _make_warm_shell(self) -> WarmShell:
-        """Start a long-lived shell for the command, and return it. Raises: OSError."""
+        """Start a long-lived shell for the command, and return it. Raises: OSError, ValueError if that fails."""
         program, _, command = self._arguments
         start = partial(self._start, executable=program, cwd=self._folders.folder)
         logged = self._folders.options.is_logged
@@ -165,7 +174,10 @@ class Shells:
         self._guard.release(shell.child)
 
     def _run_in_new_shell(self, task: SampleTask) -> Outcome:
-        """Run *task* in a shell that is started for it, and return the outcome. Raises: OSError, ValueError."""
+        """Run *task* in a shell that is started for it, and return the outcome, with `left_no_processes` False.
+
+        Raises: OSError, ValueError if it can't be started.
+        """
         with contextlib.closing(self._lines()) if self._lines else contextlib.nullcontext() as printed:
             child = self._start(
                 [self._name, *self._arguments[1:]],
@@ -205,9 +217,11 @@ class Shells:
 
 
 def _wait_for_status(child: Child, printed: KeyedLines | None, key: bytes, timeout: float | None) -> int | None:
-    """Wait for *child*; return its exit status (negative: by that signal), None after *timeout* seconds.
+    """Wait for *child*; return its exit status (negative: by that signal), None if it runs after *timeout* seconds.
 
-    *printed*: its output, whose lines are printed behind *key* meanwhile; None if it goes elsewhere.
+    *timeout*: None: no limit. When it has ended, what is left in its process group is killed. *printed*: its output,
+    whose lines are printed behind *key* meanwhile; as long as there are more, the timeout waits. None if the output
+    goes elsewhere. Raises: OSError.
     """
     if printed is None:
         return child.wait(timeout)

@@ -110,8 +110,9 @@ def fill_pattern(pattern: str, item: str) -> str:
 def find_shell_code(command: Sequence[str]) -> list[str]:
     """Return the words of *command* that have a place, such as {}, and that a shell reads as code.
 
-    These are words after -c, --command, --post and --wrap, or behind them; options of a shell with a c in them; all
-    words after eval, ssh, parallel and watch; and words with pipe: in them.
+    These are words after -c, --command, --post and --wrap, up to the first that is no option, and words that begin with
+    --command=, --post= or --wrap=; after the name of one of `SHELLS`, options with a c in them, and the words after
+    such an option, likewise; all words after eval, ssh, parallel and watch; and words with pipe: in them.
 
     >>> find_shell_code(["bash", "-lc", "wc {}", "{}"]), find_shell_code(["tarcat", "{}", "-o", "pipe:zstd > {}"])
     (['wc {}'], ['pipe:zstd > {}'])
@@ -172,7 +173,10 @@ def make_tasks(items: Iterable[str], command: Sequence[str], output: str, *, for
 
 
 def _check_outputs(tasks: Sequence[Task]) -> None:
-    """Raise UsageError if two of *tasks* write one output, or if one writes the item of another."""
+    """Raise UsageError if two of *tasks* write one output, or if one writes the item of another.
+
+    URLs are compared as texts; unknown outputs ("") are left out. A task may write its own item.
+    """
     items: dict[str, str] = {}  # by output
     for task in tasks:
         if task.output in items:
@@ -196,8 +200,8 @@ def _check_outputs(tasks: Sequence[Task]) -> None:
 def find_output_pattern(command: Sequence[str]) -> str:
     """Return the pattern, with a place such as {}, that follows -o or --output in *command*; "" if outputs are unknown.
 
-    They are unknown without such a pattern, for a pipe:, and where there are many: for tarsplit, and for a pattern that
-    ends in "/".
+    The first such pattern counts, without those that begin with pipe:. Outputs are unknown if there is none, and where
+    there are many: for tarsplit, and for a pattern that ends in "/".
 
     >>> find_output_pattern(["tarcat", "in-{}.tar", "-o", "out-{}.tar"])
     'out-{}.tar'
@@ -215,9 +219,10 @@ def find_output_pattern(command: Sequence[str]) -> str:
 
 
 def split_program(command: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return (name of the program that *command* runs, its words from the program on).
+    """Return (base name of the program that *command* runs, its words from the program on).
 
-    For `python -m tartools NAME ...` that is NAME, and the words from NAME on.
+    *command*: at least one word. For `python -m tartools NAME ...` the result is NAME, and the words from NAME on; ""
+    and no words without NAME.
     """
     name = os.path.basename(command[0])
     if name.startswith("python") and tuple(command[1:3]) == ("-m", "tartools"):
@@ -228,7 +233,7 @@ def split_program(command: Sequence[str]) -> tuple[str, Sequence[str]]:
 def parse_workers(command: Sequence[str], tools: Iterable[str]) -> int | None:
     """Return the number of workers that -p or --parallel gives in *command*: 0 for all cores, 1 without the option.
 
-    None if the program is none of *tools*, names of programs of ours.
+    The first one with a number counts. None if the program is none of *tools*, names of programs of ours.
 
     >>> parse_workers(["tarproc", "-vp", "16", "-c", "true"], ["tarproc"])
     16
@@ -248,8 +253,8 @@ def parse_workers(command: Sequence[str], tools: Iterable[str]) -> int | None:
 def shell_line(task: Task) -> str:
     r"""Return the line that runs *task* in a shell, with the variables that it needs; for messages.
 
-    They are TARJOB_ITEM if a word names it, and TARTOOLS_FORCE=1 with `force`. bash, or another shell with $'...', if
-    it contains a newline.
+    They are TARJOB_ITEM if a word names it, and TARTOOLS_FORCE=1 with `force`. If a word contains a newline, only bash,
+    or another shell with $'...', runs the line.
 
     >>> shell_line(Task("a", ("echo", "a b", "it's\n")))
     "echo 'a b' $'it\\'s\\n'"
@@ -272,7 +277,8 @@ def _quote_word(word: str) -> str:
 def redact_signatures(text: str, task: Task, *, cut: bool = False) -> str:
     """Return *text*, which is about *task*, without the queries of URLs, which may be signatures, and user info.
 
-    If the beginning of *text* was *cut* off, its first word goes too: it may be the end of a URL.
+    "?…" and "…@" take the place of these; the query of the item or the output also goes where it stands without the
+    rest of the URL. If the beginning of *text* was *cut* off, "…" replaces its first word: it may be the end of a URL.
 
     >>> task = Task("https://host/a.tar?key=1", ())
     >>> redact_signatures("GET /a.tar?key=1 failed: https://other/b?key=2", task)
@@ -291,7 +297,7 @@ def redact_signatures(text: str, task: Task, *, cut: bool = False) -> str:
 def take_part(tasks: Sequence[Task], part: str | None) -> Sequence[Task]:
     """Return part K of N of *tasks*, for *part* "K/N": every N-th task from the K-th (from 1) on; all for None.
 
-    Raises: UsageError if *part* is not K/N.
+    Empty if there are fewer than K tasks. Raises: UsageError if *part* is not K/N with K from 1 to N.
     """
     if part is None:
         return tasks

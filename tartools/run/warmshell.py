@@ -58,7 +58,8 @@ def start_check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) ->
     *arguments*: of `shell_arguments`. The process checks that bash is new enough, and the command complete and without
     a syntax error. None if there is no use in asking: for other shells than bash, for the file of a script, for a
     command that asks for the number of its shell, where *environment* changes how a shell starts, and without /proc, in
-    which we find what is to be killed.
+    which we find what is to be killed. The caller waits for the process. Raises: OSError if it can't be started;
+    ValueError for a NUL in *arguments*.
     """
     program, *shell_arguments = arguments
     if (
@@ -79,8 +80,8 @@ def start_check(arguments: Sequence[str], environment: Mapping[bytes, bytes]) ->
 def make_loop_program(command: str, environment: Mapping[bytes, bytes], logged: bool) -> str:
     """Return the program of a warm shell: a loop in bash that reads tasks and runs *command* in a subshell for each.
 
-    *environment*: of the shell; `OLDPWD` is restored from it. *logged*: output goes to the log in the task's
-    directory, else to stderr.
+    *command*: has passed `start_check`. *environment*: of the shell; OLDPWD is restored from it if it is a directory.
+    *logged*: output goes to NAME.log beside the task's directory NAME, else to stderr of the shell.
 
     A *command* of one line is a part of the program, so that bash replaces the subshell by the last program, as a new
     shell does. It is complete, so nothing in it can end our subshell. If an end of file could be a part of it, or one
@@ -105,11 +106,11 @@ class WarmShell:
     *name*: what the shell is called in its messages ($0)
     *environment*: of the shell
     *lines*: makes the pipe for its output; None: it goes to our stderr
-    *logged*: True if the output of a task goes to its directory's log instead
-    `is_reusable`: True if it can run another task
+    *logged*: True if the output of a task goes to the log beside its directory instead
+    `is_reusable`: True if it can run another task, as before the first; False while one runs in `wait`
     `child`: its process
 
-    Raises: OSError if it can't be started.
+    Raises: OSError if it can't be started; ValueError for a NUL in *command*.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class WarmShell:
     def start(self, name: bytes, variables: Mapping[bytes, bytes]) -> None:
         """Start the command for one task, in the directory *name*, relative to the shell's folder; don't wait for it.
 
-        *variables*: TAR_INDEX, TAR_KEY and TAR_SHARD. Raises: BrokenPipeError if the shell has ended.
+        *variables*: the values of TAR_INDEX, TAR_KEY and TAR_SHARD, without NUL. Raises: BrokenPipeError if the shell
+        has ended.
         """
         self._key = variables[b"TAR_KEY"]
         words = b"%b\0%b\0%b/\0" % (name, variables[b"TAR_INDEX"], self._key)
@@ -159,7 +161,7 @@ class WarmShell:
 
         What it left running in its process group is killed then. The outcome is a failure, too, after *timeout* seconds
         (None: no limit), if the shell has ended, and if the command was stopped by a signal: in these three cases
-        `is_reusable` is False, and the caller has to call `end`.
+        `is_reusable` is False, and the caller has to call `end`; after a timeout the command runs until then.
         """
         self.is_reusable = False
         if not self._is_answered(timeout):
@@ -179,9 +181,10 @@ class WarmShell:
         return Outcome(describe_status(status) if status else "", left_no_processes=not has_children(self.child.pid))
 
     def _is_answered(self, timeout: float | None) -> bool:
-        """Wait until the command has ended, up to *timeout* seconds; return True if it has.
+        """Wait until the command or the shell has ended, up to *timeout* seconds (None: no limit); return True if so.
 
-        Without a limit and without a pipe for output it returns True at once: reading the answer waits.
+        Lines in a pipe for output are printed meanwhile; as long as there are more, the timeout waits. Without a limit
+        and without such a pipe it returns True at once: reading the answer waits.
         """
         if self._printed:
             return self._printed.print_until(self._answers.fileno(), self._key, timeout)
@@ -189,9 +192,9 @@ class WarmShell:
         return timeout is None or wait_until_ready(self._answers.fileno(), writing=False, seconds=timeout)
 
     def end(self) -> int:
-        """Kill the shell and all of its session, and print the rest of its output; return its exit status.
+        """Kill the shell, its session and its descendants, and print the rest of its output; return its exit status.
 
-        The status is negative if it was ended by that signal.
+        The status is negative if it was ended by that signal. Another call returns it again.
         """
         status = self.child.end(signal.SIGKILL)
         if not self._answers.closed:

@@ -74,8 +74,9 @@ class Account:
     before compression. `shards_done`: shards read to their end.
     `omissions`: reports of data missing in an output that is otherwise complete; with any, the exit status is 1.
     `directories`, `macos_metadata`, `specials`: members that are no part of a sample: directories, files that macOS
-    adds, and other members that are no regular files. `warned_empty`: True once `warn_empty` has warned.
-    `watched`: functions to call before a commit; each raises if an input has changed, or no sample had a field.
+    adds, and other members that are no regular files. `warned_empty`: True once `warn_empty` was called.
+    `watched`: functions to call before a commit; each raises for a fault of the inputs, such as one that has changed, a
+    wrong checksum, or a field that no sample had.
     `returning_keys`: up to 10,000 keys that return after other keys of their shard, each with the first such shard.
     `progress`: for displays of the run. *say* gets one line for each report, and for each warning unless *quiet*.
     """
@@ -141,7 +142,8 @@ class Account:
     def record_returning_key(self, key: bytes, shard: str) -> None:
         """Record that *key* returns in *shard* after other keys, and is read as two samples.
 
-        The first call warns. The first shard of a key stays; after 10,000 keys no further ones are recorded.
+        The first call warns, unless `quiet`. The first shard of a key stays; after 10,000 keys no further ones are
+        recorded.
         """
         if not self.returning_keys:
             name = key.decode("utf-8", "surrogateescape")
@@ -163,7 +165,7 @@ class Account:
     def report_special(self, place: str, kind: str) -> None:
         """Report a member that is no regular file: the first at once, the later ones as a number in `report_totals`.
 
-        Counts it in `specials`, and each of these two reports as an omission.
+        Counts it in `specials`; each of these two reports is an omission, reported by `omit`.
         *place*: its shard and its name, for the message. *kind*: "hard link", "sparse file" and so on.
         """
         self.specials += 1
@@ -175,7 +177,8 @@ class Account:
     def check(self) -> None:
         """Call the functions of `watched`, before an output is committed.
 
-        Raises: the error of the first that fails: an input has changed, or no sample had a field.
+        Raises: the error of the first that fails, such as StorageError for an input that has changed, or SampleError
+        for a field that no sample had; the later ones are not called.
         """
         for check in list(self.watched):
             check()

@@ -59,20 +59,26 @@ class SampleColumns(Protocol):
         """Return the column *name*, a `pyarrow.Array` with a value for each sample; None if there is no such column."""
 
     def values(self, name: str) -> Sequence[Any] | None:
-        """Return the value of the column *name* for each sample, None for null; None if there is no such column."""
+        """Return the value of the column *name* for each sample, None for null; None if there is no such column.
+
+        `__key__`: the keys; None also if a key is null. `__shard__`: URLs as they are shown. `__size__`: bytes of the
+        samples, which the table has in other columns. Raises: StorageError for invalid values.
+        """
 
     def members(self) -> tuple[list[str], Any, Any] | None:
         """Return (fields, offsets, sizes): names, and int64 arrays with a row for each sample, a column for each field.
 
         Offsets and sizes are in bytes. An offset is of the payload in its shard; -1 for an absent field, -2 for one
-        that is there twice, with the size 0. None if the table does not list members.
+        that is there twice; the size is 0 then. None if the table does not list members. Raises: StorageError if an
+        offset or size is not a whole number.
         """
 
     def members_in_set(self, number: int) -> tuple[list[str], Any, Any] | None:
         """Return (fields, offsets, sizes) of the members in set *number*, from 1 on, of the shards of a joined table.
 
         Names, and two int64 arrays with a row for each sample and a column for each field, in bytes; an offset is -1
-        for an absent field, -2 for one that is there twice, with the size 0. None if the table does not list members.
+        for an absent field, -2 for one that is there twice; the size is 0 then. None if the table does not list members
+        of such a set. Raises: StorageError if an offset or size is not a whole number.
         """
 
     def lacks_field(self, field: str) -> bool:
@@ -82,7 +88,8 @@ class SampleColumns(Protocol):
 class Batch:
     """Samples that are adjacent in a buffer or file, mostly from one shard, or one sample that stands alone.
 
-    `keys`: of the samples. `columns`: `SampleColumns`, if rows of a table list the samples; None if they were read.
+    `keys`: of the samples, as bytes. `columns`: `SampleColumns`, if rows of a table list the samples; None if they were
+    read.
     `shard`: the URL that all were read from; "" if *shard* has one URL for each of them: then see `shards`.
     *content*: groups from the reader, or one sample: a `ScatteredGroup`, which is one group, or a `Sample`.
     `len()`: number of samples. Iteration and `batch[number]`, from 0 on, return `Sample` objects.
@@ -214,7 +221,8 @@ class Batch:
     def data(self) -> tuple[memoryview, list[int]] | None:
         """Return (bytes, bounds) of all samples: sample n fills `bounds[n]` to `bounds[n + 1]` of the bytes.
 
-        None for one sample that stands alone. Raises: StorageError if a file has changed.
+        There may be other bytes before and behind the samples. Samples in a file are read into memory. None for one
+        sample that stands alone. Raises: StorageError if a file has changed.
         """
         if self._groups is None:
             return None
@@ -226,7 +234,7 @@ class Batch:
     def stored_size(self) -> int:
         """Return the bytes that the samples take where they were read: headers, payloads, padding.
 
-        A sample that is written may take more: see `Sample.size`, which counts new headers; here each is 512 bytes.
+        A sample that is written may take more: see `Sample.size`; a new header counts as 512 bytes here.
         """
         if self._groups is not None:
             return self._groups.starts[-1] - self._groups.starts[0]
@@ -298,15 +306,19 @@ class Batch:
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of equal *labels*, except for the label *skipped*.
 
-        *labels* has one for each sample; a run is samples `first` to `last` (exclusive) of the batch. Runs of None are
-        always skipped if *skipped* is None.
+        *labels* has one for each sample; a run is samples `first` to `last` (exclusive) of `batch`, which is this
+        batch; a batch of table rows yields batches that it reads. If *skipped* is None, runs with the label None are
+        skipped.
         """
         for first, last, label in runs_of_labels(labels):
             if label != skipped:
                 yield label, self, first, last
 
     def write_to(self, writer: Writer, first: int, last: int) -> None:
-        """Add samples number *first* to *last* (exclusive) to *writer*."""
+        """Add samples number *first* to *last* (exclusive) to *writer*, with their bytes as they are.
+
+        Raises: the errors of writing, and StorageError if a file has changed; perhaps only when *writer* is flushed.
+        """
         if self._groups is None:
             self[0].write_to(writer)
         else:

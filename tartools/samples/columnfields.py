@@ -46,7 +46,7 @@ class ChosenColumns(NamedTuple):
 
     `words`: the words of a field specification, each (names of columns, new name or None), where the first column that
     exists is taken: `image=jpg;png` is (("jpg", "png"), "image"); None: all columns.
-    `excluded_names`: of columns that are never taken.
+    `excluded_names`: of columns that are never taken, compared as `fold` returns them.
     `fold`: returns a name in the form in which names are compared, such as lower case.
     `skip_underscored`: without words, leave out columns whose names begin with two underscores.
     """
@@ -59,10 +59,11 @@ class ChosenColumns(NamedTuple):
     def choose(self, columns: Mapping[str, int]) -> list[tuple[int, str]]:
         """Return (index of the column, name of its field) for each chosen column; *columns*: index by name.
 
-        They are in the order of the words, or without words of *columns*. An exact name goes before one that is equal
-        after `fold`. Columns of `excluded_names` are left out even if a word names them.
-        A word that names no column is skipped: `missing_words` lists these words. Raises: SampleError if two columns
-        become one field, by names after `fold`.
+        They are in the order of the words, or without words of *columns*. The name is the new one of the word, else
+        that in *columns*. An exact name goes before one that is equal after `fold`. A column of `excluded_names` is
+        left out even if a word names it: then the next choice of this word counts.
+        A word that names no column is skipped: `missing_words` lists these words. Raises: SampleError if two columns or
+        words become one field, by names after `fold`.
         """
         dropped = set(map(self.fold, self.excluded_names))
         if self.words is None:
@@ -86,7 +87,7 @@ class ChosenColumns(NamedTuple):
         return chosen
 
     def missing_words(self, columns: Iterable[str]) -> list[str]:
-        """Return the words that name none of *columns*, as the user wrote them: "jpg;png".
+        """Return the choices of the words that name none of *columns*: "jpg;png" for the word `image=jpg;png`.
 
         Names are compared as `fold` returns them. Empty if `words` is None.
         """
@@ -97,7 +98,8 @@ class ChosenColumns(NamedTuple):
 def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
     """Return *words* and one for the column `__key__`, if *names* has it and no word makes a field `__key__`.
 
-    It is added at the end; else *words* is returned. *words*: as in `ChosenColumns`; None, for all columns, stays None.
+    The field of a word is its new name, or else its first choice that *names* has. The new word comes last; if none is
+    added, *words* itself is returned. *words*: as in `ChosenColumns`; None, for all columns, stays None.
     """
     if words is None or "__key__" not in names:
         return words
@@ -109,11 +111,13 @@ def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
 def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
     """Return the name of the field, and the payload, for *value* of the column *name*.
 
-    Text is UTF-8, bytes are themselves, a number is its digits; where *name* ends in gz and the like, text is
-    compressed. A list of numbers is a NumPy array, other lists (an empty one too) and objects are JSON: the name gets a
-    last part `npy` or `json`, unless it has it.
+    Text is UTF-8, bytes are themselves, a number is its digits, a bool "true" or "false", None "null"; where *name*
+    ends in gz and the like, all of these but bytes are compressed. A list of numbers is a NumPy array (`npy_payload`),
+    other lists (an empty one too) and objects are JSON, with NaN as NaN: the name gets a last part `npy` or `json`,
+    unless it has it, and nothing is compressed.
 
-    Raises: UnicodeEncodeError for text with a lone surrogate; TypeError for a value that JSON does not have.
+    Raises: UnicodeEncodeError for text with a lone surrogate; TypeError for any other value, and for one inside a list
+    or object that JSON does not have.
 
     >>> field_and_payload("score", 0.5), field_and_payload("meta", {"a": 1})
     (('score', b'0.5'), ('meta.json', b'{"a": 1}'))
@@ -131,7 +135,7 @@ def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Return *name* with *suffix* as its last part: added, unless it is that already, before the suffix of a codec.
+    """Return *name* with *suffix*, in lower case, as its last part before the suffix of a codec: added if it is not.
 
     >>> with_suffix("emb", "npy"), with_suffix("emb.npy.gz", "npy"), with_suffix("npy", "npy")
     ('emb.npy', 'emb.npy.gz', 'npy')
@@ -143,7 +147,8 @@ def npy_payload(values: object) -> bytes | None:
     """Return *values*, lists of numbers or an array, as a .npy file.
 
     None if they are no real numbers (booleans are none), some need over 64 bits, rows differ in length, or whole
-    numbers among others would lose digits as floats.
+    numbers among others would lose digits as floats. Numbers of several types get numpy's common type: float64 if one
+    is a float.
     """
     import numpy as np
 
@@ -201,8 +206,8 @@ class RowFormat:
     *key*: the column that has the keys; None: one of `KEY_COLUMNS`. *chosen*: the columns that become fields.
     *is_only_file*: True if all rows are in one file. *dots*: the dot that ends a key that is the name of a file,
     "first" or "last"; None: a single dot before the suffix of a known type.
-    `single`: set by the reader to the name of the field, if all rows have the same one field; then a packed row is only
-    the payload. Otherwise it is the fields, as `pack_row` packs them.
+    `single`: the name of the field, as bytes, if the reader packs rows with one field as only its payload; the reader
+    sets it before the first row. None: packed rows are the fields, as `pack_row` packs them.
     """
 
     def __init__(self, key: str | None, chosen: ChosenColumns, is_only_file: bool, dots: Dots = None) -> None:
@@ -257,8 +262,8 @@ def pack_row(key: object, fields: Iterable[tuple[str, object]], dots: Dots) -> t
 
     *fields*: (name of the column, value); one whose value is None is left out. *dots*: the dot that ends a key that is
     the name of a file, "first" or "last"; None: a single dot before the suffix of a known type.
-    Raises: SampleError for a null or unusable key, a bad name, a lone surrogate, or one field twice; TypeError for a
-    value that JSON does not have.
+    Raises: SampleError for a key that is null, empty or has a NUL, a bad name, a lone surrogate, or one field twice;
+    TypeError for a value that JSON does not have.
     """
     if key is None:
         raise SampleError("the key is null")

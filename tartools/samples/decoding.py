@@ -64,7 +64,8 @@ class PictureState(NamedTuple):
 def picture_header(member: Member) -> PictureHeader:
     """Return the header of the picture *member* without decoding it; its orientation is not read, and is 1.
 
-    Raises: any exception that Pillow raises for a header that is damaged or of no known format.
+    Raises: any exception that Pillow raises for a header that is damaged or of no known format; TarToolsError if the
+    payload can't be read.
     """
     with _open_member(member, pixels=False) as opened:
         return header_of(opened)
@@ -75,9 +76,9 @@ def picture_state(
 ) -> PictureState:
     """Return the state of the picture *member*. Its orientation is read only *with_orientation*, and is 1 without.
 
-    With *decode*, all of it is decoded, unless it would have more than 89,478,485 pixels in memory. If also *strict*, a
-    JPEG is decoded by simplejpeg, if that is installed, and by Pillow only if simplejpeg refuses it: if Pillow accepts
-    it then, it is broken for a reason that begins with `STRICT_REFUSAL`.
+    With *decode*, all of it is decoded, of an animation the first frame, unless it would have more than 89,478,485
+    pixels in memory. If also *strict*, a JPEG is decoded by simplejpeg, if that is installed, and by Pillow only if
+    simplejpeg refuses it: if Pillow accepts it then, it is broken for a reason that begins with `STRICT_REFUSAL`.
 
     Holds: the decoded picture, and if *strict* its payload; an eighth of width and height of a JPEG, unless it is
     progressive. Raises: TarToolsError if the payload can't be read.
@@ -160,7 +161,8 @@ def likeness(member: Member) -> Likeness:
     the means of red, green and blue in 4 by 4 parts of the picture, row by row; transparent parts are grey then, and
     values of more than 8 bits are scaled. Of an animation it is the first frame.
 
-    Holds: the decoded picture, three times. Raises: Pillow's errors for damage; TooLargeError above 89,478,485 pixels.
+    Holds: the decoded picture, three times. Raises: Pillow's errors for damage; TooLargeError above 89,478,485 pixels;
+    TarToolsError if the payload can't be read.
     """
     from PIL import Image
 
@@ -182,7 +184,8 @@ def decode_reduced(member: Member, width: int, height: int) -> "Image":
     more than 8 bits are scaled from the lowest to the highest, and of an animation the first frame is returned.
 
     Holds: the decoded picture, twice; for JPEG, unless it is progressive, some four times what is returned.
-    Raises: Pillow's errors for damage; TooLargeError if it would have more than 89,478,485 pixels in memory.
+    Raises: Pillow's errors for damage; TooLargeError if it would have more than 89,478,485 pixels in memory;
+    TarToolsError if the payload can't be read.
     """
     from PIL import Image
 
@@ -215,7 +218,8 @@ def blend_on_grey(picture: "Image") -> "Image":
 def _open_member(member: Member, pixels: bool = True) -> "Iterator[Image]":
     """Open the picture *member* by Pillow for the body of `with`, undecoded; without *pixels*, for its header only.
 
-    Raises: UnidentifiedImageError if it is in none of `PICTURE_FORMATS`; what Pillow raises for damage.
+    In the body, no warnings are shown. The picture and its file are closed at the end. Raises: UnidentifiedImageError
+    if it is in none of `PICTURE_FORMATS`; what Pillow raises for damage.
     """
     from tartools.samples.pictureformats import open_picture
 
@@ -238,8 +242,9 @@ def header_of(picture: "Image", with_orientation: bool = False) -> PictureHeader
 def set_decoding_size(picture: "Image", side: int) -> bool:
     """Prepare the open *picture* to be decoded at *side* by *side* pixels or more; return False if it has too many.
 
-    Too many are more than `MAX_PIXELS` in memory. A JPEG can be decoded at a half, a quarter or an eighth; a
-    progressive one takes memory for all its pixels.
+    A JPEG will be decoded at a half, a quarter or an eighth of its size, if that is enough; all others, and smaller
+    ones, at their own. Too many are more than `MAX_PIXELS` in memory; a progressive JPEG takes memory for all its
+    pixels. True if it has not too many.
     """
     pixels = math.prod(picture.size)
     picture.draft(None, (side, side))
@@ -249,7 +254,8 @@ def set_decoding_size(picture: "Image", side: int) -> bool:
 def convert_colours(picture: "Image") -> "Image":
     """Return *picture* as RGB, or as RGBA if parts may be transparent; of 1 bit, or over 8 bits of grey, as grey ("L").
 
-    Over 8 bits are scaled from the lowest value to the highest, unless these are equal or not finite.
+    Over 8 bits are scaled from the lowest value to the highest; if these are equal or not finite, they are cut to 0 to
+    255.
     """
     if picture.mode in DEEP_GREY_MODES:
         picture = picture.convert("F")
@@ -292,7 +298,8 @@ def too_large_error(pixels: int) -> TooLargeError:
 def refusal_of_jpeg(data: bytes) -> str | None:
     """Return why simplejpeg refuses the JPEG *data*, "" if it decodes all of it; None if it is not installed.
 
-    It refuses damaged pictures, of which Pillow fills in the missing parts, and a few unusual ones that are sound.
+    None also if it can't be loaded. It refuses damaged pictures, of which Pillow fills in the missing parts, and a few
+    unusual ones that are sound.
     Holds: the decoded picture, an eighth of width and height.
     """
     try:

@@ -23,8 +23,9 @@ def encode(field: str, value: object) -> bytes:
     the bytes that they stand for; a number or bool is its `str` (b"0.5", b"True"); PIL images and arrays are pictures
     in the format that the last part of *field* names (jpg, png, ...).
 
-    Raises: TypeError, naming the field, for any other value, and for NaN in JSON; UnicodeEncodeError for a lone
-    surrogate that is no escape, in JSON for any; ModuleNotFoundError without the package that writes the format.
+    Raises: TypeError, naming the field, for any other value, one that the format does not have, and NaN or infinity in
+    JSON; UnicodeEncodeError for a lone surrogate that is no escape, in JSON and MessagePack for any;
+    ModuleNotFoundError without the package that writes the format.
     """
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
@@ -57,14 +58,18 @@ def encode(field: str, value: object) -> bytes:
 def to_python(value: Any) -> Any:
     """Return a tensor as an array, an array without a dimension as a Python value, and anything else unchanged.
 
-    Raises: TypeError for a tensor of numbers that numpy does not have, such as bfloat16.
+    A tensor without a dimension and a number of numpy become Python values, too. Raises: TypeError for a tensor of
+    numbers that numpy does not have, such as bfloat16.
     """
     value = _tensor_to_array(value)
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def _tensor_to_array(value: Any) -> Any:
-    """Return a torch tensor as a numpy array on the CPU, without gradient; anything else unchanged."""
+    """Return a torch tensor as a numpy array on the CPU, without gradient; anything else unchanged.
+
+    Raises: TypeError for a tensor of numbers that numpy does not have, such as bfloat16.
+    """
     return value.detach().cpu().numpy() if hasattr(value, "cpu") else value  # files have `detach` too
 
 
@@ -95,14 +100,19 @@ def _encode_json(value: object) -> bytes:
 def _encode_msgpack(value: object) -> bytes:
     """Return *value* as MessagePack; arrays are lists.
 
-    Raises: ModuleNotFoundError without msgpack; TypeError for a value that the format does not have.
+    Raises: ModuleNotFoundError without msgpack; TypeError for a value that the format does not have; ValueError for one
+    that is nested too deeply; UnicodeEncodeError for a lone surrogate.
     """
     packed: bytes = _import_optional("msgpack").packb(value, default=_to_plain)
     return packed
 
 
 def _encode_npy(value: object) -> bytes:
-    """Return *value*, an array or numbers, as a .npy file. Raises: ValueError for objects, which would be pickled."""
+    """Return *value*, an array or numbers, as a .npy file.
+
+    Raises: ValueError for objects, which would be pickled, and for rows of different lengths; TypeError for a tensor of
+    numbers that numpy does not have.
+    """
     import numpy as np
 
     file = io.BytesIO()
@@ -111,9 +121,10 @@ def _encode_npy(value: object) -> bytes:
 
 
 def _encode_npz(value: object) -> bytes:
-    """Return *value*, arrays by name or one array, as a compressed .npz file. Raises: TypeError for objects.
+    """Return *value*, arrays by name or one array, as a compressed .npz file.
 
-    One array gets the name `arr_0`.
+    One array gets the name `arr_0`. Raises: TypeError for an array of objects, and a tensor of numbers that numpy does
+    not have; ValueError for rows of different lengths.
     """
     from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -134,7 +145,9 @@ def _encode_npz(value: object) -> bytes:
 def _encode_tenbin(value: object) -> bytes:
     """Return *value*, one array or a list of them, in the format of webdataset's tenbin.
 
-    Raises: ModuleNotFoundError without webdataset.
+    A number becomes an array of one item. Raises: ModuleNotFoundError without webdataset; ValueError for an
+    array of a type that the format does not have, and for rows of different lengths; TypeError for a tensor of numbers
+    that numpy does not have.
     """
     import numpy as np
 
@@ -146,8 +159,8 @@ def _encode_tenbin(value: object) -> bytes:
 def _encode_torch(value: object) -> bytes:
     """Return *value* as `torch.save` writes it.
 
-    Raises: ModuleNotFoundError without torch; for a value that can't be pickled TypeError, or AttributeError for a
-    local function or class before Python 3.14.
+    Raises: ModuleNotFoundError without torch; for a value that can't be pickled mostly TypeError, but AttributeError
+    for a local function or class before Python 3.14, and errors of the value's own class.
     """
     from pickle import PickleError
 
@@ -213,7 +226,8 @@ def _compress_payload(codec: Codec, data: bytes) -> bytes:
 def encode_picture(field: str, kind: str, picture: Any, **options: Any) -> bytes:
     """Return *picture*, a PIL image or an array, as a file in the format with suffix *kind*, such as "jpg".
 
-    *options*: for `save` of Pillow. Raises: TypeError, naming *field*, if Pillow cannot write that.
+    *kind*: in lower case. *options*: for `save` of Pillow. Raises: TypeError, naming *field*, if Pillow cannot write
+    that.
     """
     from PIL import Image
 

@@ -53,7 +53,7 @@ class FieldColumn:
     """One field of the samples of a `Combination`, with an item for each sample.
 
     *name*: of the field; "" for members without a field. *members*: one for each sample.
-    *buffer*: reads their payloads, if they are in one file; else they are read one by one.
+    *buffer*: reads their payloads, if they are in one file; None: they are read one by one.
     *offsets*: of the payloads in the shard, if they can't be computed from the members.
     """
 
@@ -100,7 +100,7 @@ class FieldColumn:
         sizes.extend(self.sizes)
 
     def payloads(self, max_bytes: int | None = None) -> list[bytes | bytearray]:
-        """Return the payload of each sample, in order, or its first *max_bytes* bytes.
+        """Return the payload of each sample, in order, or its first *max_bytes* bytes; None: all of it.
 
         Raises: StorageError if a file has changed.
         """
@@ -123,8 +123,8 @@ class FieldColumn:
 
         Larger payloads are not counted. Bytes that are not UTF-8 are surrogate escapes. Payloads of a field such as
         cls.gz are decompressed first; one that is damaged, or has more than *max_bytes* bytes then, stays as it is.
-        None if the samples are rows of a table without a column for the field. Raises: StorageError if a file has
-        changed.
+        Values of table rows are from the table's column of the field: the result is None if it has none, and nulls are
+        not counted. Raises: StorageError if a file has changed, or a payload needs too much memory to be decompressed.
         """
         from tartools.samples.encoding import split_codec
 
@@ -221,8 +221,9 @@ class ArrayColumn(FieldColumn):
 class FileBuffer:
     """Reads payloads in bytes *begin* to *end* of *file*, for all columns of a batch.
 
-    The first read of payloads that are close together, one in 8 KiB on average, takes all these bytes, and later reads
-    use them; payloads that are not are read one by one. Holds: these bytes, once read.
+    The first read of payloads that are close together, on average one or more in 8 KiB of these bytes, takes all the
+    bytes, and later reads use them; until then, payloads that are less close are read one by one. Holds: these bytes,
+    once read.
     """
 
     def __init__(self, file: io.FileIO, begin: int, end: int) -> None:
@@ -232,7 +233,7 @@ class FileBuffer:
     def read(self, places: Sequence[int], sizes: Sequence[int]) -> list[bytes | bytearray]:
         """Return the payloads that begin at *places* of the file, of these *sizes* in bytes.
 
-        Raises: StorageError if the file has changed.
+        Raises: StorageError if the file has changed, which is not found out once its bytes are held.
         """
         begin = self._begin
         if self._bytes is None:
@@ -243,7 +244,7 @@ class FileBuffer:
 
 
 def group_samples(samples: Iterable[Sample]) -> list[Combination]:
-    """Return *samples* grouped by their fields, in order of appearance of the groups."""
+    """Return *samples*, at least one, grouped by their fields, in order of appearance of the groups."""
     keys, firsts, members = [], [], list[Member]()
     for sample in samples:
         keys.append(sample.raw_key)
@@ -259,7 +260,7 @@ def group_members(
     buffer: FileBuffer | None = None,
     begin: int | None = None,
 ) -> list[Combination]:
-    """Return the samples *keys* grouped by their fields, in order of appearance of the groups.
+    """Return the samples *keys*, at least one, grouped by their fields, in order of appearance of the groups.
 
     *members*: of all samples; those of sample n begin at index `firsts[n]`. *buffer*: reads the payloads, if all are in
     one file. *begin*: offset in its shard of a sample that is alone, if known; the offsets of its payloads follow from
@@ -316,7 +317,7 @@ def _lone_offsets(members: Iterable[Member], begin: int) -> Iterator[list[int]]:
 
 
 def merge_in_order(values: Sequence[Sequence[Item]], combinations: Sequence[Combination]) -> Sequence[Item]:
-    """Return *values* as one list in the order of the samples in the batch.
+    """Return *values* as one list in the order of the samples in the batch; of one combination, its list itself.
 
     *values*: a list for each of *combinations*, with an item for each sample. *combinations*: all of the batch.
     """

@@ -16,7 +16,7 @@ Dots = Literal["first", "last"] | None  # which dot of a file's name ends the ke
 def replace_early_dots(path: bytes) -> bytes:
     """Return the path *path* with _ for each dot of its base name but the last, so that its key ends there.
 
-    Names that begin with a dot stay as they are: they have no field.
+    Names that begin with a dot stay as they are: they have no field. A name that ends in a dot has none either.
 
     >>> [replace_early_dots(path) for path in (b"v1.0/img.2023.01.05.jpg", b".hid.jpg", b"a.jpg")]
     [b'v1.0/img_2023_01_05.jpg', b'.hid.jpg', b'a.jpg']
@@ -29,9 +29,9 @@ def replace_early_dots(path: bytes) -> bytes:
 def key_of_file(name: bytes, dots: Dots = None) -> bytes:
     """Return the key of the sample to which the file *name* belongs; *name* itself if no dot ends the key.
 
-    *dots*: the dot that ends the key, "first" or "last"; with "last" the dots before it become _. None: a name with one
-    dot and the suffix of a known type loses both; names with other dots stay, because it is not clear where the key
-    ends.
+    *dots*: the dot that ends the key, "first" or "last"; with "last" the dots before it become _, also in a
+    name that ends in a dot. None: a name with one dot and the suffix of a known type loses both; names with other dots
+    stay, because it is not clear where the key ends.
 
     >>> key_of_file(b"d/n01_1.JPEG"), key_of_file(b"22.05"), key_of_file(b"a.1.jpg"), key_of_file(b".hid.jpg")
     (b'd/n01_1', b'22.05', b'a.1.jpg', b'.hid.jpg')

@@ -38,7 +38,7 @@ PICKLES = frozenset(("pickle", "pkl", "pyd"))
 
 
 def suffix_of(field: str) -> str:
-    """Return the last part of *field*, in lower case.
+    """Return the last part of *field*, in lower case; all of it if it has no dot.
 
     >>> suffix_of("seg.PNG"), suffix_of("cls")
     ('png', 'cls')
@@ -51,7 +51,7 @@ class FileType(NamedTuple):
 
     `what`: its name with an article. `kind`: PICTURE (one that Pillow decodes itself), SOUND, VIDEO, ARRAY or OTHER.
     `suffixes`: of fields with such payloads. `briefly`: its name in tarshow, if that is not `what`.
-    `magics`: first bytes, one of which each such file has; RIFF and MPEG-4 have theirs further on: see `type_of_file`.
+    `magics`: first bytes, one of which each such file has; empty for RIFF and MPEG-4, which have theirs further on.
     """
 
     what: str
@@ -146,7 +146,9 @@ def is_picture_field(field: str) -> bool:
 def type_of_file(head: bytes) -> FileType | None:
     """Return the type of a file that begins with *head*, its first 16 bytes or more; None if it is not known.
 
-    Of several with these first bytes, the first in TYPES: "a zip archive" for zip and npz, MP3 for sounds with ID3.
+    MPEG-4 by one of BOXES at byte 4, below 16 MiB unless it is one of LARGE_BOXES: MP4 if BRANDS does not have its
+    brand; RIFF by its kind at byte 8: None for a kind that RIFFS does not have. Otherwise the first in TYPES that has
+    these first bytes: "a zip archive" for zip and npz, MP3 for sounds with ID3.
 
     >>> type_of_file(b"GIF89a...").what, type_of_file(b"RIFF....WAVEfmt ").suffixes, type_of_file(b"hello")
     ('a GIF picture', ('wav',), None)

@@ -8,7 +8,9 @@ from collections.abc import Collection
 def parse_template(template: str, reserved: Collection[str]) -> tuple[str, dict[str, str]]:
     """Return *template* with placeholders for `str.format`, and a dict: placeholder -> name of the field.
 
-    *reserved*: names in the template that are no fields. Raises: ValueError for a template that `str.format` can't
+    Each field in braces gets a placeholder of its own: "field0", "field1" and so on, also for a name that comes twice.
+    *reserved*: names in the template that are no fields; they stay, also with an index behind them, as in "{key[0]}".
+    Braces inside a format, as in "{a:{b}}", are not replaced. Raises: ValueError for a template that `str.format` can't
     parse, such as "{a" (a wrong format, as in "{a:?}", is found only by `str.format`).
 
     >>> parse_template("{index:03d}-{seg.png}", ["index"])

@@ -32,8 +32,9 @@ def is_last_dot(dots: str) -> bool:
 def cut_at_last_dot(batch: Batch) -> Iterator[Batch]:
     """Yield the samples of *batch* with keys that end at the last dot of their names; *batch* itself if all do.
 
-    If some don't, each sample is in a batch of its own. Order: that of the archive, of the first members. Raises:
-    SampleError if two names that differ in dots and underscores would get one key.
+    If some don't, each sample is in a batch of its own; dots of the base name before the last become underscores. Names
+    that begin with a dot stay. Order: that of the archive, of the first members. Raises: SampleError if two names of
+    one sample that differ in dots and underscores would get one key.
     """
     if not any("." in field for same in batch.combinations() for field in same.fields):
         yield batch
@@ -47,8 +48,9 @@ def cut_at_last_dot(batch: Batch) -> Iterator[Batch]:
 def cut_sample(sample: Sample, begin: int | None = None) -> Iterator[tuple[Sample, int | None]]:
     """Yield (sample, byte at which it begins) for the samples that *sample* becomes if names are cut at the last dot.
 
-    *begin*: the byte of the shard at which *sample* begins, if it is in one piece there; None: all bytes are None.
-    Raises: SampleError if two names that differ in dots and underscores would get one key.
+    Order: that of their first members. Dots of a base name before the last become underscores. If the key stays,
+    *sample* itself is yielded. *begin*: the byte of the shard at which *sample* begins, if it is in one piece there;
+    None: all bytes are None. Raises: SampleError if two names that differ in dots and underscores would get one key.
     """
     members_by_key: dict[bytes, list[Member]] = {}
     names: dict[bytes, bytes] = {}  # key -> the part of the name from which it was made

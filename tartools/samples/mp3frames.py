@@ -26,7 +26,7 @@ RATE_DIVISORS = {3: 1, 2: 2, 0: 4}  # version field -> MPEG-1, 2, 2.5; 1 is rese
 
 
 class Mp3Frame(NamedTuple):
-    """The header of a frame: `size` in bytes, `samples`, `rate` in Hz, `channels`.
+    """The header of a frame: `size` in bytes, header included, `samples` of one channel, `rate` in Hz, `channels`.
 
     `side_bytes`: bytes of the frame before a Xing header.
     """
@@ -47,7 +47,10 @@ class Mp3Facts(NamedTuple):
 
 
 def parse_mp3_frame(head: bytes) -> Mp3Frame | None:
-    """Return the frame that *head*, its first 4 bytes or more, is the header of; None if it is none of layer III."""
+    """Return the header at the begin of *head*, the first bytes of a frame; None if it is no valid one of layer III.
+
+    None, too, for fewer than 4 bytes, and for a frame of free format, whose header states no size.
+    """
     if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE6 != 0xE2:
         return None
     version, bitrate, rate = head[1] >> 3 & 3, head[2] >> 4, head[2] >> 2 & 3
@@ -63,7 +66,9 @@ def parse_mp3_frame(head: bytes) -> Mp3Frame | None:
 def measure_mp3(file: IO[bytes]) -> Mp3Facts:
     """Return length, rate and channels of the MP3 *file*, which is at its begin. Raises: ValueError if it has no frame.
 
-    If its first frame says how many there are, only that is read, so that a truncated file has its former length.
+    If its first frame says how many there are, that counts, less the samples to be cut at both ends, so that a
+    truncated file has its former length. Else frames of one rate are counted up to the first bytes that are none,
+    such as a tag or damage; a truncated last frame counts in full. Leaves *file* anywhere.
     """
     position = _first_frame(file)
     file.seek(position)
@@ -85,7 +90,7 @@ def measure_mp3(file: IO[bytes]) -> Mp3Facts:
 def skip_id3_tags(file: IO[bytes]) -> int:
     """Return the offset behind the ID3v2 tags at the begin of *file*, 0 without, and leave *file* there.
 
-    *file*: at its begin.
+    *file*: at its begin. If a tag is truncated, the offset may lie behind the end of *file*.
     """
     begin = 0
     while (head := file.read(10))[:3] == b"ID3" and len(head) == 10:
@@ -99,7 +104,8 @@ def skip_id3_tags(file: IO[bytes]) -> int:
 def _first_frame(file: IO[bytes]) -> int:
     """Return the byte at which the first frame of *file* begins: one that another frame, a tag or the end follows.
 
-    *file*: at its begin. Leaves *file* anywhere. Raises: ValueError if none begins in the 64 KiB after the ID3v2 tags.
+    The other frame has the same rate; tags are ID3v1 and APE. *file*: at its begin. Leaves *file* anywhere. Raises:
+    ValueError if none begins in the 64 KiB after the ID3v2 tags.
     """
     begin = skip_id3_tags(file)
     data = file.read(MAX_SYNC_BYTES)
@@ -121,7 +127,7 @@ def _first_frame(file: IO[bytes]) -> int:
 def _listed_samples(head: bytes, frame: Mp3Frame) -> int | None:
     """Return the number of samples in the file that its first *frame* states; None if it states none.
 
-    Samples that the tag of LAME or FFmpeg says to cut at both ends are not counted.
+    Samples that a tag of LAME or FFmpeg behind a Xing or Info header says to cut at both ends are not counted.
     *head*: the first bytes of that frame, 200 if there are so many.
     """
     if head[36:40] == b"VBRI":

@@ -45,7 +45,8 @@ class _Track:
         """Return how many packets FFmpeg makes of the track in *file*, at most.
 
         These are its samples. Of uncompressed sound (handler "soun", one time of duration 1) 160 samples or more of a
-        chunk are one packet: the result is `chunks` times 1 + the most samples in a chunk // 160.
+        chunk are one packet: the result is `chunks` times 1 + the most samples in a chunk // 160. Only for such sound
+        *file* is read, in which its tables are; it is left anywhere.
         """
         handlers = set(self.handlers) - DATA_HANDLERS
         if handlers != {b"soun"} or self.times != [(1, 1)]:
@@ -64,7 +65,9 @@ class _Track:
 def check_listed_samples(file: IO[bytes], size: int) -> None:
     """Raise ValueError if the MPEG-4 *file* of *size* bytes lists over 5,000,000 samples, or has a compressed header.
 
-    Holds: 1 MiB. Leaves *file* at its begin. Bytes of mdat, which has the samples, are not read.
+    Of uncompressed sound, packets are counted in place of samples, as `_Track.count_packets` says. Holds: 1 MiB. Leaves
+    *file* at its begin. Bytes of mdat, which has the samples, are not read; boxes behind one whose length is invalid
+    are not counted, as FFmpeg does not read them.
     """
     tracks = [_Track()]
     position = 0
@@ -87,9 +90,10 @@ def check_listed_samples(file: IO[bytes], size: int) -> None:
 
 
 def _scan(file: IO[bytes], begin: int, end: int, tracks: list[_Track]) -> None:
-    """Add the boxes in bytes *begin* to *end* of *file* to the last one of *tracks*; "trak" begins a new one.
+    """Add the boxes of COUNTED_BOXES in bytes *begin* to *end* of *file* to *tracks*, each as `_count` does.
 
-    Raises: ValueError for a compressed header, of which FFmpeg would hold any number of bytes.
+    A box is found by the letters of its type, wherever they are. Raises: ValueError for a compressed header (cmov), of
+    which FFmpeg would hold any number of bytes.
     """
     while begin < end:
         file.seek(begin)

@@ -51,7 +51,10 @@ def upright_size(width: int, height: int, orientation: int) -> tuple[int, int]:
 
 
 def turn_upright(picture: Image) -> None:
-    """Turn *picture*, in place, as its metadata say, if they can be read; it has no orientation then."""
+    """Turn *picture*, in place, as its metadata say; it is upright by them, too, then.
+
+    If they can't be read, it stays as it is. Raises no error but MemoryError, even if the pixels can't be decoded.
+    """
     from PIL import ImageOps
 
     try:
@@ -63,9 +66,9 @@ def turn_upright(picture: Image) -> None:
 
 
 def turn_array(pixels: Any, orientation: int) -> Any:
-    """Return *pixels*, shaped (height, width) or (height, width, channels), turned upright: a new array.
+    """Return *pixels*, shaped (height, width) or (height, width, channels), turned upright, as a contiguous array.
 
-    *orientation*: from 1 to 8, as stored; for 1 the array itself is returned.
+    *orientation*: from 1 to 8, as stored; for 1 the array *pixels* itself is returned.
     """
     import numpy as np
 

@@ -15,7 +15,7 @@ MAX_UNPACKED_BYTES = 1 << 30  # of a compressed payload: a few kilobytes may hav
 
 
 def unpack(field: str, payload: bytes) -> bytes:
-    """Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, else as it is.
+    """Return *payload* decompressed if *field* ends in gz, bz2, xz, zst or lz4, in any case; else as it is.
 
     Raises: ValueError if it is empty, not compressed so, damaged, or has more than 1 GiB; StorageError if there is too
     little memory, or zstd data need a window above 128 MiB.
@@ -31,8 +31,9 @@ def unpack(field: str, payload: bytes) -> bytes:
 def unpack_member(member: Member) -> Member:
     """Return *member* decompressed, without the codec's suffix in its name, if its field ends in gz, bz2 etc.
 
-    Any other member is returned as it is; a field that is only "gz" keeps its name. Raises: ValueError if its payload
-    is not compressed so, is damaged, or has more than 1 GiB; StorageError if the file has changed.
+    Any other member is returned as it is; one whose field is only "gz" is decompressed, but keeps its name. Raises:
+    ValueError if its payload is empty, not compressed so, damaged, or has more than 1 GiB; StorageError if the file has
+    changed, there is too little memory, or zstd data need a window above 128 MiB.
     """
     field = field_name(member)
     inner, codec = split_codec(field)
@@ -43,7 +44,11 @@ def unpack_member(member: Member) -> Member:
 
 
 def _decompress(codec: Codec, payload: bytes) -> bytes:
-    """Return *payload*, in *codec*, decompressed. Raises: ValueError if it is damaged, or has more than 1 GiB."""
+    """Return *payload*, in *codec*, decompressed.
+
+    Raises: ValueError if it is empty, not in this codec, damaged, or has more than 1 GiB; StorageError if there is too
+    little memory, or zstd data need a window above 128 MiB.
+    """
     try:
         return decompress(codec, payload, MAX_UNPACKED_BYTES)
     except TarFormatError as error:
@@ -53,8 +58,9 @@ def _decompress(codec: Codec, payload: bytes) -> bytes:
 def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:
     r"""Return the value of the JSON *payload*, in UTF-8, UTF-16 or UTF-32, with a byte order mark or not.
 
-    These are what webdataset reads. *constants*: a list that gets the text of each NaN and Infinity, which Python
-    reads, but RFC 8259 excludes. Raises: ValueError if it is not JSON.
+    webdataset reads the same encodings. *constants*: a list to which the text of each NaN, Infinity and -Infinity is
+    appended, which Python reads, but RFC 8259 excludes; None: they are read all the same. Raises: ValueError if it is
+    not JSON, is in no such encoding, or is nested too deeply.
 
     >>> parse_json(b'\xef\xbb\xbf{"a": 1}'), parse_json(b"[1]")
     ({'a': 1}, [1])
@@ -62,7 +68,7 @@ def parse_json(payload: bytes, constants: list[str] | None = None) -> Any:
     import json
 
     def note_constant(text: str) -> float:
-        """Record *text*, NaN or Infinity, and return it as a float."""
+        """Append *text*, NaN, Infinity or -Infinity, to *constants*, and return it as a float."""
         constants.append(text)  # type: ignore[union-attr]
         return float(text)
 

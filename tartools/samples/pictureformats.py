@@ -33,14 +33,14 @@ def open_picture(file: IO[bytes], with_pixels: bool = True) -> Image:
     """Open the picture in *file*, in one of `PICTURE_FORMATS`, from its begin; its pixels are not decoded yet.
 
     *file* must stay open while the picture is used. It may have any number of pixels, unlike for `PIL.Image.open`,
-    whose limit is a global of the user's process: the caller that decodes it has to look at its size. Only a WebP or
-    ICO with more than twice this limit is refused, by Pillow itself. A PNG comes without the texts and colour profiles
-    for which Pillow refuses it.
+    whose limit is a global of the user's process: the caller that decodes it has to look at its size. Pillow itself
+    refuses only pictures of a few formats, such as ICO, with more than twice this limit. A PNG comes without the texts
+    and colour profiles for which Pillow refuses it.
 
     *with_pixels*: True if they will be decoded: then text after the pixels is checked too.
 
-    Raises: UnidentifiedImageError if it is in none of these formats; DecompressionBombError for such a WebP or ICO;
-    other errors of Pillow for damage.
+    Raises: UnidentifiedImageError if it is in none of these formats, in one that this Pillow was built without, or has
+    a damaged header; DecompressionBombError for a picture that Pillow refuses so; other errors of Pillow for damage.
     """
     from PIL import Image, UnidentifiedImageError
 

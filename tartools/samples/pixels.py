@@ -34,13 +34,14 @@ MinSize = Callable[[int, int], tuple[int, int]] | None
 def decode_picture(data: bytes, mode: str, on_refusal: OnRefusal = None, upright: bool = False) -> Image:
     """Return the picture *data* in Pillow's *mode*: "L", "RGB" or "RGBA". Holds: the decoded picture, twice.
 
-    *upright*: it is turned as its EXIF data say, and has no orientation then; else it is as it is stored.
+    *upright*: it is turned as its metadata say, and has no orientation then; else it is as it is stored (but for TIFF,
+    which Pillow always turns).
 
     A JPEG is decoded by simplejpeg, if that is installed, to the same bytes as by Pillow, in a third of the time; what
     it refuses goes to Pillow, and `on_refusal()` is called, so that the caller can count such pictures.
 
     Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or
-    more than 8 bits of grey; what Pillow raises for damage.
+    more than 8 bits of grey; what Pillow raises for damage, and for some pictures with more than twice these pixels.
     """
     from PIL import Image
 
@@ -70,9 +71,9 @@ def decode_to_array(
     If *first*, channels are first. If *floats*, values are from 0 to 1, in 32 bits, also those of 16 bits of grey; else
     uint8. With *min_size*, a JPEG may be decoded at a half, a quarter or an eighth; `min_size(height, width)` returns
     the least height and width. `on_refusal()` is called if simplejpeg refuses a JPEG, which Pillow decodes then.
-    *upright*: it is turned as its EXIF data say; `min_size` gets and returns sides of the turned picture.
-    Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or more than 8
-    bits of grey, with *floats* more than 16; what Pillow raises for damage.
+    *upright*: it is turned as its metadata say (a TIFF is always); `min_size` gets and returns sides of the turned
+    picture. Holds: the decoded picture, and the array. Raises: SampleError for another format, too many pixels, or more
+    than 8 bits of grey, with *floats* more than 16; what Pillow raises for damage or far too many pixels.
     """
     orientation = stored_orientation(data) if upright else 1
     if min_size is not None and orientation >= FIRST_SIDEWAYS:
@@ -94,9 +95,10 @@ def decode_to_array(
 
 
 def stored_orientation(data: bytes) -> int:
-    """Return the orientation, 1 to 8, of the picture *data*; 1 if it says none.
+    """Return the orientation, 1 to 8, of the picture *data*; 1 if it says none that can be read, and for TIFF.
 
-    Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage.
+    Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage or
+    far too many pixels.
     """
     with _open_checked(data) as opened:
         return orientation_of(opened)
@@ -106,7 +108,7 @@ def _with_sides_swapped(min_size: Callable[[int, int], tuple[int, int]]) -> Call
     """Return a function like *min_size* that gets and returns the sides of a stored picture that lies on a side."""
 
     def swapped(height: int, width: int) -> tuple[int, int]:
-        """Return the least stored (height, width)."""
+        """Return the least (height, width) to decode at, as stored; *height*, *width*: of the stored picture."""
         low, wide = min_size(width, height)
         return wide, low
 
@@ -114,13 +116,14 @@ def _with_sides_swapped(min_size: Callable[[int, int], tuple[int, int]]) -> Call
 
 
 def stored_picture(data: bytes, upright: bool = False) -> Image:
-    """Return the picture *data* in the mode that it is stored in: with a palette its indexes, with 16 bits all of them.
+    """Return the picture *data* in the mode in which Pillow opens it: indexes of a palette, all bits of 16-bit grey.
 
-    *upright*: it is turned as its EXIF data say.
+    *upright*: it is turned as its metadata say (a TIFF is always).
 
-    A PNG of 2 or 4 bits of grey has its values, which Pillow spreads over 8 bits.
-    Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or has
-    colours, or grey with alpha, of 16 bits, of which Pillow drops the lower 8; what Pillow raises for damage.
+    A PNG of 2 or 4 bits of grey has its values, to 3 or to 15, which Pillow spreads over 8 bits.
+    Raises: SampleError if it is in none of `PICTURE_FORMATS`, has more than `PIL.Image.MAX_IMAGE_PIXELS` pixels, or is
+    a PNG or TIFF with colours, or grey with alpha, of more than 8 bits, of which Pillow keeps 8 (no error in other
+    formats); what Pillow raises for damage or far too many pixels.
     """
     with _open_checked(data) as opened:
         bits, colour_type = data[24:26] if opened.format == "PNG" else (8, 0)
@@ -140,14 +143,15 @@ def stored_picture(data: bytes, upright: bool = False) -> Image:
 
 
 def is_16_bit_grey(picture: Image) -> bool:
-    """True if *picture* has 16 bits of grey; Pillow before 11.3 opens such a PNG with 32 bits."""
+    """True if *picture*, as Pillow opened it, has 16 bits of grey; a PPM, or a PNG before Pillow 11.3, has mode "I"."""
     return picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format in ("PNG", "PPM"))
 
 
 def has_16_bit_grey(data: bytes) -> bool:
     """True if the picture *data* has 16 bits of grey; False for data that begin as a JPEG, which are not opened.
 
-    Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage.
+    Raises: SampleError if it is in none of `PICTURE_FORMATS` or has too many pixels; what Pillow raises for damage or
+    far too many pixels.
     """
     if data.startswith(JPEG_MAGIC):
         return False
@@ -210,7 +214,7 @@ def _decode_by_simplejpeg(data: bytes, mode: str, min_size: MinSize, on_refusal:
     """Return the JPEG *data* in *mode* as uint8, height by width (by channels); None if Pillow has to decode it.
 
     It has to if *data* are no JPEG, if simplejpeg refuses them or is not installed, or if its pixels would differ: grey
-    of colours, CMYK. `min_size(height, width)`: the least size to decode at; None: full. `on_refusal()`: called if
+    made of colours, CMYK. `min_size(height, width)`: the least size to decode at; None: full. `on_refusal()`: called if
     simplejpeg refuses it. Raises: SampleError for too many pixels.
     """
     if not data.startswith(JPEG_MAGIC):
@@ -248,9 +252,10 @@ def _check_size(pixels: int) -> None:
 
 @contextmanager
 def _open_checked(data: bytes) -> Iterator[Image]:
-    """Open the picture *data*, whose pixels are not decoded yet, for the body of `with`.
+    """Open the picture *data*, whose pixels are not decoded yet, for the body of `with`; close it at the end.
 
-    Raises: SampleError for another format or too many pixels; what Pillow raises for damage.
+    Raises: SampleError for another format or more than `PIL.Image.MAX_IMAGE_PIXELS` pixels; what Pillow raises for
+    damage, and for some pictures with more than twice these pixels.
     """
     from PIL import UnidentifiedImageError
 

@@ -77,7 +77,10 @@ def _find(file: IO[bytes], with_pixels: bool) -> LargeText | None:
 
 
 def _text_of_chunk(kind: bytes, payload: bytes) -> tuple[bytes, bool]:
-    """Return (text or profile, True if it is compressed) of a PNG chunk: its type *kind* (b"iTXt"), its *payload*."""
+    """Return (text or profile as stored, without keyword or name; True if it is compressed) of a PNG chunk.
+
+    *kind*: the type of the chunk: one of `TEXT_KINDS`, or b"iCCP". A *payload* that is cut gives b"" or a part of it.
+    """
     value = payload.partition(b"\0")[2]
     if kind == b"iTXt":  # a flag, the method, the language and the translated keyword
         return value[2:].split(b"\0", 2)[-1], value[:1] == b"\1"
@@ -102,7 +105,8 @@ def _unpacked_size(compressed: bytes) -> int:
 def find_late_exif(file: IO[bytes]) -> bytes | None:
     """Return the EXIF data of the PNG *file* (chunk eXIf), also behind the pixels, which are not read.
 
-    None if it has none, or more than 1 MiB. Leaves *file* at the position that it has. Holds: these data.
+    None if it has none, or more than 1 MiB; shorter if *file* is truncated there. Only the first eXIf counts. The
+    position of *file* does not change. Holds: these data.
     """
     position, begin = file.tell(), len(PNG_SIGNATURE)
     try:
@@ -124,7 +128,8 @@ def remove_large_text(file: IO[bytes], with_pixels: bool = True) -> IO[bytes]:
     """Return *file*, or if it is a PNG with texts or a profile that Pillow refuses, a copy in memory without these.
 
     A chunk is refused if it is compressed and unpacks to over 1 MiB (`MAX_CHUNK_BYTES`). If all other text has over
-    64 MiB (`MAX_TEXT_BYTES`), no text chunk is copied. *with_pixels*: True to look at chunks behind the pixels too.
+    64 MiB (`MAX_TEXT_BYTES`), no text chunk is copied. *with_pixels*: True to look at chunks behind the pixels too. The
+    result, *file* or the copy, is at its begin.
     """
     large = find_large_text(file, with_pixels)
     if large is None:

@@ -14,7 +14,8 @@ INDEX_NAMES = ("", "0", "index")  # of the number of a row in a template
 class RowKeys:
     """A callable that makes keys of rows by *template*: {}, {0} or {index} is the row's number, {NAME} a column's text.
 
-    `columns`: the names of the columns that it needs. Raises: UsageError for a bad template.
+    It is called with the row's number and a function that returns the text of a column. `columns`: the names of the
+    columns that it needs, each once. Raises: UsageError for a bad template; the call: only what that function raises.
 
     >>> RowKeys("{split}/{:03d}")(7, lambda column: {"split": "train"}[column])
     'train/007'
@@ -43,7 +44,8 @@ class RowChoice(NamedTuple):
     """The fields and keys that rows of a table become.
 
     `words`: columns that become fields, and their new names (-f), as in `ChosenColumns`; None: all.
-    `key`: the column of the keys, which is no field; None: `__key__`, if there is such a column.
+    `key`: the column of the keys, which is no field; None: `__key__`, if there is such a column, unless the template of
+    `keys` names columns.
     `keys`: makes the keys of rows where no column has them.
     """
 
@@ -52,7 +54,10 @@ class RowChoice(NamedTuple):
     keys: RowKeys
 
     def with_named_key(self) -> Self:
-        """Return this choice; if a word renames one column to `__key__`, with it as `key`, and without the word."""
+        """Return this choice, in which a word that renames one column to `__key__` is replaced by this column as `key`.
+
+        Only the first such word counts; a word with alternatives is none. Without one, the choice itself.
+        """
         key_word = next((word for word in self.words or () if word[1] == "__key__" and len(word[0]) == 1), None)
         if key_word is None or self.words is None:
             return self
@@ -63,7 +68,8 @@ class RowChoice(NamedTuple):
 
         It makes them if no column has them, or if `key` is None and the template names columns.
 
-        Raises: SampleError if *names* lacks `key`, or, if `key` is None, a column that the template names.
+        *names*: of all columns of the table. Raises: SampleError if it lacks `key`, or, if `key` is None, a column that
+        the template names.
         """
         needed = self.keys.columns if self.key is None else (self.key,)
         if lost := [name for name in needed if name not in names]:
@@ -77,8 +83,9 @@ class RowChoice(NamedTuple):
 def key_text(value: object, name: str) -> str:
     """Return *value*, of the column *name*, as text for a key: a number by its digits, a bool as true or false.
 
-    Strings, and bytes in UTF-8, are taken as they are.
-    Raises: SampleError if it is None, a list, an object, or bytes that are not UTF-8.
+    *value*: a value of JSON, or bytes. Strings, and bytes in UTF-8, are taken as they are.
+    Raises: SampleError if it is None, a list, an object (a dict), or bytes that are not UTF-8; TypeError for any other
+    type, such as a date.
     """
     try:
         value = value.decode() if isinstance(value, bytes) else value

@@ -31,11 +31,11 @@ def failure_of(sample: Sample, message: str) -> SampleError:
 class Sample:
     """One sample: a key, and its members in the order of the archive. Treat it as immutable.
 
-    It is a mapping from field to payload: `sample["jpg"]` is bytes, or raises KeyError. If no field has exactly this
-    name, one that differs only in case is taken; SampleError is raised if two match. It pickles by value, which reads
-    payloads that are ranges of files.
+    It is a mapping from field to payload, but without `values`: `sample["jpg"]` is bytes, or raises KeyError. If no
+    field has exactly this name, one that differs only in case is taken; SampleError is raised if two match. It pickles
+    by value, which reads payloads that are ranges of files.
 
-    `raw_key` is the key as bytes of the archive, *shard* the URL that the sample was read from.
+    `raw_key` is the key as bytes of the archive, `shard` the URL that the sample was read from; "" if it was not read.
 
     Holds: buffers of the input, of up to 1 MiB each, or its file; `own` frees the buffers.
     """
@@ -71,12 +71,12 @@ class Sample:
 
     @property
     def grouped(self) -> bool:
-        """True if a member has a field, so that readers group by the key; False if the only path is the key itself."""
+        """True if a member has a field, so that readers group by the key; False if each path is the key itself."""
         return any(len(member.path) > len(self.raw_key) for member in self.members)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The names of the fields, in the order of the archive."""
+        """The names of the fields, one for each member, in the order of the archive; "" for a member without one."""
         return tuple(field_name(member) for member in self.members)
 
     @property
@@ -97,7 +97,8 @@ class Sample:
     def open(self, field: str) -> io.BufferedReader:
         """Return a seekable binary file over the payload of *field*. Large payloads are not held in memory.
 
-        Raises: KeyError if the sample lacks the field; SampleError if two members match.
+        Case is ignored if no field matches exactly. Raises: KeyError if the sample lacks the field; SampleError if two
+        members match. Reading from it raises StorageError if the file that has the payload has changed.
         """
         member = self.member(field)
         if member is None:
@@ -134,11 +135,14 @@ class Sample:
         return iter(self.fields)
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names of the fields, in the order of the archive."""
+        """Return the names of the fields, one for each member, in the order of the archive, as `fields` has them."""
         return self.fields
 
     def items(self) -> Iterator[tuple[str, bytes]]:
-        """Yield (field, payload) in the order of the archive. Raises: StorageError if a file has changed."""
+        """Yield (field, payload) for each member, read when it is reached, in the order of the archive.
+
+        Raises: StorageError if a file has changed.
+        """
         return ((field_name(member), member.read()) for member in self.members)
 
     def __len__(self) -> int:
@@ -156,7 +160,10 @@ class Sample:
         return Sample(self.raw_key if key is None else key, tuple(members), self.shard)
 
     def own(self) -> Sample:
-        """Return this sample with its bytes copied, so that it holds no input buffer; ranges of files stay ranges."""
+        """Return a copy of this sample that holds no input buffer; ranges of files stay ranges.
+
+        It may be the sample itself, if there is nothing to copy.
+        """
         if self._span is None:
             return self.with_members(map(copy_member, self.members))
         source, start, end = self._span
@@ -217,7 +224,7 @@ def field_name(member: Member) -> str:
 
 
 def copy_member(member: Member) -> Member:
-    """Return *member* with its bytes copied out of the buffer; a range of a file is returned unchanged."""
+    """Return *member* with its bytes copied out of the buffer; itself if it is a range of a file or has its own."""
     path, source, start, data, size, head = member
     if isinstance(source, io.FileIO) or (isinstance(source, bytes) and len(source) == member.end - start):
         return member
@@ -295,7 +302,7 @@ def build(fields: Mapping[str, Value]) -> Sample:
 def _check_case(key: str, fields: Iterable[str]) -> None:
     """Raise SampleError if the names of two *fields* differ only in case: readers, which ignore it, lose one.
 
-    *key*: of the sample, for the message.
+    Names that begin with two underscores are ignored. *key*: of the sample, for the message.
     """
     first: dict[str, str] = {}
     for field in fields:

@@ -57,8 +57,9 @@ class Order(NamedTuple):
 def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
     """Return a function (sample, position in the input) -> sort key.
 
-    The function raises SampleError if the value is not of its kind or not valid Unicode, or is missing and
-    `order.missing` is None.
+    The function raises SampleError if the value is not of its kind or not valid Unicode, is missing and `order.missing`
+    is None, or its field occurs twice or can't be decoded; StorageError if the payload can't be read or unpacked. In a
+    shuffle, and for keys as text or version, it raises nothing.
     """
     encode_key = make_key_encoder(order)
     if encode_key is not None:
@@ -69,7 +70,8 @@ def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
     def encode(sample: Sample, position: int) -> bytes:
         """Return the sort key of *sample*, number *position* of the input.
 
-        Raises: SampleError if its value is not of its kind, or is missing and `order.missing` is None.
+        Raises: SampleError if its value is not of its kind or not valid Unicode, is missing and `order.missing` is
+        None, or its field occurs twice or can't be decoded; StorageError if the payload can't be read or unpacked.
         """
         return of_value(text(sample, position), sample.raw_key, sample.shard, lambda: sample.fields)
 
@@ -79,8 +81,8 @@ def make_encoder(order: Order) -> Callable[[Sample, int], bytes]:
 def make_value_encoder(order: Order) -> Callable[[str | None, bytes, str, Callable[[], Iterable[str]]], bytes]:
     """Return a function (value or None, key of the sample, its shard, `fields()`: its fields) -> sort key.
 
-    The function raises SampleError if the value is not of its kind or not valid Unicode, or is missing (None) and
-    `order.missing` is None.
+    *order*: not a shuffle. The function raises SampleError if the value is not of its kind or not valid Unicode, or is
+    missing (None) and `order.missing` is None.
     """
 
     def encode(value: str | None, key: bytes, shard: str, fields: Callable[[], Iterable[str]]) -> bytes:
@@ -121,7 +123,10 @@ def require_values(records: Iterable[bytes], order: Order) -> Iterable[bytes]:
 
 
 def _check_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
-    """Yield *records*. Raises, at the end: SampleError if all of them have the sort key of a missing value."""
+    """Yield *records*, which begin with sort keys; *order* has a `missing`.
+
+    Raises, at the end: SampleError if all of one or more have the sort key of a missing value.
+    """
     missing = MISSING_FIRST if order.missing == "first" else MISSING_LAST
     record = None
     records = iter(records)
@@ -139,9 +144,9 @@ def _check_values(records: Iterable[bytes], order: Order) -> Iterator[bytes]:
 
 
 def make_key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
-    """Return a function (key, position, shard) -> sort key; None if *order* needs more of a sample than these.
+    """Return a function (key, position, shard) -> sort key if *order* is by key or a shuffle; else None.
 
-    The function raises SampleError if the key is not of the kind of *order*.
+    The function raises SampleError if the key is not of the kind of *order*: "int" or "float".
     """
     if order.kind == "shuffle":
         hash_of = make_shuffle_key(order.seed)
@@ -154,7 +159,7 @@ def make_key_encoder(order: Order) -> Callable[[bytes, int, str], bytes] | None:
 
 
 def _encode_value(value: bytes, order: Order, key: bytes, shard: str) -> bytes:
-    """Return the sort key for *value*, the text to sort by of the sample *key* in *shard*.
+    """Return the sort key for *value*, the text to sort by of the sample *key* in *shard*; *order* is no shuffle.
 
     Raises: SampleError, naming the sample, if *value* is not of the kind of *order*.
     """
@@ -193,6 +198,8 @@ def text_of_key(encoded: bytes) -> bytes:
 def int_bytes(value: bytes) -> bytes | None:
     """Return *value*, a whole number as text, of any length, as bytes that sort like numbers; None if it is not one.
 
+    It may have a sign, and white space around it, but no underscores.
+
     >>> int_bytes(b" -12 ") < int_bytes(b"-3") < int_bytes(b"0") == int_bytes(b"-00") < int_bytes(b"+010")
     True
     """
@@ -211,6 +218,8 @@ def _encode_digits(digits: bytes) -> bytes:
 
 def float_bytes(value: bytes) -> bytes | None:
     """Return *value*, a number as text, as 8 bytes that sort like numbers; None if it is not one, and for NaN.
+
+    Numbers that have the same nearest 64-bit float are equal.
 
     >>> float_bytes(b"-inf") < float_bytes(b"-1e-3") < float_bytes(b"-0") == float_bytes(b"0.0") < float_bytes(b".5")
     True

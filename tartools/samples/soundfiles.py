@@ -70,7 +70,7 @@ def open_by_soundfile(file: IO[bytes]) -> Iterator[soundfile.SoundFile]:
 def truncation(file: IO[bytes], size: int) -> str:
     """Return the damage of the sound *file* of *size* bytes in words; "" if it is complete, or neither WAV nor Ogg.
 
-    *file* is at its begin, and is left there. Holds: a page of Ogg, 64 KiB.
+    The first damage counts. *file* is at its begin, and is left there. Holds: a page of Ogg, 64 KiB.
     """
     head = file.read(4)
     file.seek(0)
@@ -85,8 +85,9 @@ def truncation(file: IO[bytes], size: int) -> str:
 def _truncation_of_wav(file: IO[bytes], size: int) -> str:
     """Return the damage of the WAV *file* of *size* bytes; "" if there is none.
 
-    Damage is a chunk of samples that is missing, empty, or longer than the file. In RIFF a length of 0x7fff0000 or more
-    is no damage: a writer to a pipe puts it there.
+    Damage is a chunk of samples that is missing, longer than the rest of the file, or at the very end without a byte
+    after its head. Without a chunk ds64, too great a length is no damage from 0x7fff0000 on: a writer to a pipe puts it
+    there; nor is a length of 0 if bytes follow.
     """
     position, data_bytes = 12, None
     while position + _RIFF_CHUNK.size <= size:
@@ -109,7 +110,8 @@ def _truncation_of_wav(file: IO[bytes], size: int) -> str:
 def _truncation_of_ogg(file: IO[bytes]) -> str:
     """Return the damage of the Ogg *file*; "" if there is none.
 
-    Damage is a page that is cut, missing or has a wrong checksum, and a stream without its last page.
+    Damage is a page that is cut, missing or has a wrong checksum, bytes between pages, and a stream without its last
+    page.
     """
     position = 0
     open_streams: set[int] = set()

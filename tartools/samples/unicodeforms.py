@@ -27,7 +27,9 @@ def to_nfc(name: bytes) -> bytes:
 
 
 def other_forms(name: bytes) -> list[bytes]:
-    r"""Return *name* in the Unicode forms NFC and NFD, where they differ from it; none if it is not UTF-8.
+    r"""Return *name* in the Unicode forms NFC and NFD, where they differ from it; [] if it is not UTF-8.
+
+    Two items, if *name* is in neither form; they are equal for a few, such as U+2126 (ohm).
 
     >>> other_forms("\u00e9".encode()), other_forms(b"e"), other_forms(b"\xff")
     ([b'e\xcc\x81'], [], [])
@@ -45,9 +47,9 @@ def other_forms(name: bytes) -> list[bytes]:
 
 
 def twins_in_other_form(names: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    r"""Yield (earlier name, name) for each of *names* that equals an earlier one but for its Unicode form.
+    r"""Yield (first name, name) for each of *names* that differs from the first one that is equal in form NFC.
 
-    Holds: the names that are not ASCII.
+    Names that are ASCII, or equal to that first one in all bytes, are skipped. Holds: the names that are not ASCII.
 
     >>> list(twins_in_other_form([b"a", "\u00e9".encode(), b"b", "e\u0301".encode(), b"a"]))
     [(b'\xc3\xa9', b'e\xcc\x81')]

@@ -55,15 +55,17 @@ def parse_column(text: str) -> Column:
 def make_getter(column: Column, *, verbatim: bool = False) -> Callable[[Sample, int], str | None]:
     """Return a function (sample, index of the sample) -> value of *column* as text; None if the sample has no value.
 
-    A field is UTF-8 text; one final newline is removed. With *verbatim* it stays, and names of fields compare with
-    case. A JSON string is its text, any other JSON value is written as JSON. The function raises SampleError, naming
-    sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
+    A field is UTF-8 text, unpacked if it ends in gz etc.; one final newline is removed. With *verbatim* it stays, and
+    names of fields compare with case. At a path, a JSON string is its text, any other JSON value is written as JSON.
+    The function raises SampleError, naming sample and field, if the field occurs twice, can't be unpacked, is not
+    UTF-8, or is not JSON but should be; StorageError if the file of the payload has changed, or as `unpack` says.
     """
 
     def value(sample: Sample, index: int) -> str | None:
         """Return the value of the column as text; None if *sample*, number *index* of the input, has none.
 
-        Raises: SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
+        Raises: SampleError if the field occurs twice, can't be unpacked, is not UTF-8, or is not JSON but should be;
+        StorageError if the file of the payload has changed, or as `unpack` says.
         """
         value_in_tuple = find_value(sample, column, index, verbatim=verbatim)
         if value_in_tuple is None or isinstance(value_in_tuple[0], str):
@@ -79,10 +81,12 @@ def find_value(sample: Sample, column: Column, index: int = 0, *, verbatim: bool
     """Return (value of *column* with its JSON type,), a tuple of one item; None if the sample has no value.
 
     It is a number for `__index__` and `__size__`, the JSON value at a path, and otherwise text: of the field, the key
-    or the URL of the shard. The first of `column.choices` that the sample has decides, even if the path is not in it.
+    or the URL of the shard. The first of `column.choices` that the sample has decides, even if the path is not in it; a
+    pseudo-field is always there, and has no path: `column.path` is ignored.
     *index*: number of the sample in the input. *verbatim*: names compare with case, and a final newline is kept.
 
-    Raises: SampleError, naming sample and field, if the field occurs twice, is not UTF-8, or is not JSON but should be.
+    Raises: SampleError, naming sample and field, if the field occurs twice, can't be unpacked, is not UTF-8, or is not
+    JSON but should be; StorageError if the file of the payload has changed, or as `unpack` says.
     """
     for name in column.choices:
         if name in PSEUDO_FIELDS:
@@ -98,8 +102,8 @@ def find_value(sample: Sample, column: Column, index: int = 0, *, verbatim: bool
 def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
     """Return *payload*, UTF-8, as text; remove one final newline unless *verbatim*.
 
-    A payload of a *field* such as txt.gz is unpacked first. Raises: SampleError, naming *sample*, if it is damaged or
-    not UTF-8.
+    A payload of a *field* such as txt.gz is unpacked first. Raises: SampleError, naming *sample*, if it can't be
+    unpacked or is not UTF-8; StorageError as `unpack` says.
     """
     try:
         text = unpack(field, payload).decode()
@@ -111,7 +115,7 @@ def text_of(sample: Sample, field: str, payload: bytes, verbatim: bool) -> str:
 
 
 def as_text(value: object) -> str:
-    """Return the text of *value*: a string as it is, a number by its digits, anything else as JSON.
+    """Return the text of *value*: a string as it is, a number as `repr` writes it, anything else as JSON.
 
     Raises: TypeError for a value that JSON does not have.
 
@@ -142,7 +146,7 @@ def require_safe_key(key: str) -> str:
 
 
 def field_list(fields: Iterable[str]) -> str:
-    """Return the names of *fields* for a message that lists them.
+    """Return the names of *fields*, joined by blanks, for a message; "" is left out; "none (...)" if no other is there.
 
     >>> field_list(["jpg", "cls"]), field_list([""])[:25]
     ('jpg cls', 'none (no name has a dot: ')
@@ -152,7 +156,7 @@ def field_list(fields: Iterable[str]) -> str:
 
 
 def comma_advice(words: str) -> str:
-    """Return advice, to end a message, for *words* that name no field and have commas where blanks belong; else "".
+    """Return advice, to end a message that *words* name no field, if there are commas in *words*; else "".
 
     >>> comma_advice("cls,jpg"), comma_advice("cls")
     (" (blanks separate fields: 'cls jpg')", '')
@@ -163,8 +167,9 @@ def comma_advice(words: str) -> str:
 def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
     """Return advice for a column *name* that is none of *fields*; "" if there is none.
 
-    It may be a value inside the JSON of one of *fields*, or a fact about the payload of one. *fields*: those that there
-    are; None: unknown.
+    The advice is how to name a value inside the JSON of one of *fields*, or a fact about the payload of one, if *name*
+    looks like that. *name*: one name; for values in JSON also several, joined by blanks, as NEW=NAME or with
+    alternatives: the first that looks so counts. *fields*: of the samples, in any case; None: any field.
 
     >>> path_advice("json.class", ["jpg", "json"]), path_advice("seg.png", ["seg"])
     (' (a value inside JSON is json:class)', '')
@@ -188,7 +193,7 @@ def path_advice(name: str, fields: Iterable[str] | None = None) -> str:
 
 
 def missing_value_text(name: str, fields: Iterable[str]) -> str:
-    """Return the end of a message that *name* was not found: advice, and *fields*, the ones of the sample.
+    """Return the end of a message that *name* was not found: advice, if there is any, and the *fields* of the sample.
 
     >>> missing_value_text("json.a", ["json", "cls"])
     ' (a value inside JSON is json:a); its fields are: json cls'
@@ -198,7 +203,7 @@ def missing_value_text(name: str, fields: Iterable[str]) -> str:
 
 
 def absent_field_error(absent: str, fields: Iterable[str]) -> SampleError:
-    """Return the error that no sample had the fields *absent*, words joined by blanks; the samples had *fields*."""
+    """Return the error that no sample had the fields *absent*, words joined by blanks; it lists *fields* of samples."""
     have = list(fields)
     advice = comma_advice(absent) + path_advice(absent, have)
     return SampleError(f"no sample had the field {absent}{advice}; the fields were: {field_list(have)}")
@@ -220,8 +225,9 @@ def pseudo_value(sample: Sample, name: str, index: int) -> str | int:
 def _value_at_path(sample: Sample, field: str, payload: bytes, path: tuple[str, ...]) -> tuple[Any] | None:
     """Return (value at *path* in the JSON *payload*,), a tuple of one item; None if the path does not exist.
 
-    A step of *path* is a name in an object, or an index in a list, "0" the first.
-    Raises: SampleError, naming *sample* and *field*, if it is not JSON.
+    A step of *path* is a name in an object, or an index in a list, "0" the first. A payload of a *field* such as
+    json.gz is unpacked first. Raises: SampleError, naming *sample* and *field*, if it can't be unpacked or is not JSON;
+    StorageError as `unpack` says.
     """
     try:
         value = parse_json(unpack(field, payload))
@@ -238,9 +244,9 @@ def _value_at_path(sample: Sample, field: str, payload: bytes, path: tuple[str, 
 
 
 def payload_digests(members: Iterable[Member], size: int) -> list[bytes]:
-    """Return the BLAKE2b digests, of *size* bytes, of the payloads of *members*.
+    """Return the BLAKE2b digests, of *size* bytes each, of the payloads of *members*, in order.
 
-    Holds: 1 MiB of a payload that is in a file. Raises: StorageError if the file has changed.
+    *size*: 1 to 64. Holds: 1 MiB of a payload that is in a file. Raises: StorageError if the file has changed.
     """
     from tartools.samples.digests import blake2b
 

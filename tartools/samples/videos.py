@@ -45,9 +45,9 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
 
     Without *decode*, its header can be read, and packets, but frames of most codecs can't be decoded.
 
-    *file*: at its begin. Raises: ValueError if its first bytes are those of no video, for an MPEG-4 header that lists
-    more than 5,000,000 samples or is compressed, and if it names another file; PyAV's errors, which are ValueError,
-    OSError and the like, for damage; TarToolsError without PyAV.
+    *file*: at its begin. Raises: ValueError if its first bytes are not those of a format in `DEMUXERS`, for an MPEG-4
+    header that lists more than 5,000,000 samples or is compressed, and if FFmpeg asks for another file that it names;
+    PyAV's errors, which are ValueError, OSError and the like, for damage; TarToolsError without PyAV.
     """
     try:
         import av
@@ -73,9 +73,10 @@ def open_video(file: IO[bytes], size: int, *, decode: bool = False) -> InputCont
 
 
 def first_frame(member: Member) -> Image | None:
-    """Return the first frame of the video *member* as a picture of Pillow; None if it has no frame.
+    """Return the first frame of the video *member* as an RGB picture of Pillow; None if it has no frame.
 
-    Raises: TarToolsError without PyAV; ValueError, OSError and other errors of PyAV if it is no video, or damaged.
+    None, too, for a file with only sound. Raises: TarToolsError without PyAV; StorageError if the payload can't be
+    read; ValueError, OSError and other errors of PyAV if it is no video, or damaged.
     """
     with member.open() as file, open_video(file, member.size, decode=True) as opened:
         frame = next(opened.decode(video=0), None) if opened.streams.video else None
@@ -85,8 +86,9 @@ def first_frame(member: Member) -> Image | None:
 def reduced_frame(member: Member, width: int, height: int) -> Image | None:
     """Return the first frame of the video *member*, reduced to fit into *width* by *height* pixels.
 
-    Its proportions stay; a smaller frame keeps its size.
-    None if it has no frame. Raises: TarToolsError without PyAV; errors of PyAV if it is damaged.
+    Its proportions stay; a smaller frame keeps its size. None if it has no frame. Raises: TarToolsError without PyAV;
+    StorageError if the payload can't be read; ValueError, OSError and other errors of PyAV if it is no video, or
+    damaged.
     """
     picture = first_frame(member)
     if picture is not None:
@@ -97,7 +99,8 @@ def reduced_frame(member: Member, width: int, height: int) -> Image | None:
 def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
     """Return the seconds of *stream* of *video* by its header, or by the tag that Matroska has for it.
 
-    If neither states them: the seconds of the file if this is its only stream; else None, as another may be longer.
+    If neither states them: `file_length`, which may be None, if this is the only stream; else None, as another may be
+    longer.
     """
     if stream.duration and stream.time_base is not None:
         return Fraction(stream.duration * stream.time_base)
@@ -108,12 +111,12 @@ def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
 
 
 def file_length(video: InputContainer) -> Fraction | None:
-    """Return the seconds of *video*: of its longest stream; None if the file does not say."""
+    """Return the seconds of the file *video*, about those of its longest stream; None if it does not say, or says 0."""
     return Fraction(video.duration, MICROSECONDS) if video.duration else None
 
 
 def stream_seconds(video: InputContainer, stream: Stream) -> float | None:
-    """Return the seconds of *stream* of *video*, or of the whole file if only this is known; None if neither is."""
+    """Return the seconds of *stream* of *video*, as `stream_length`, or else of the file; None if neither is stated."""
     length = stream_length(video, stream) or file_length(video)
     return None if length is None else float(length)
 

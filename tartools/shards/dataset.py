@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class DataSet(PassInputs):
     """The inputs of a command as one data set: the samples of shards and tables, in the order of `urls`.
 
-    `to(outputs)` makes the pass that reads them. `urls`: shards and tables; no wildcards.
+    `to(outputs)` returns the pass that reads them. `urls`: shards and tables; no wildcards.
     `account`: gets counts and warnings. `reading`: how the inputs are read. `max_workers`: limit of worker processes.
     `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later shards ahead;
     None: they are read one after the other.

@@ -28,7 +28,8 @@ def deliver_flags(
     `account`: counts the samples as read, and as written or left out, and the bytes as written; its report says how
     many samples each of two outputs got.
     Order: that of the input, in one pass. Both outputs are written to their ends before the first of them appears.
-    Raises what *flagged* raises; StorageError; SampleError if two samples with one key would be adjacent in an output.
+    Raises what *flagged* and `account.check` raise; StorageError; SampleError if two samples with one key would be
+    adjacent in an output.
     """
     with close_at_end(flagged), ExitStack() as stack:
         writers: dict[bool, BatchWriter] = {True: stack.enter_context(shard_writer(chosen))}
@@ -61,7 +62,8 @@ def deliver_flags(
 class Selection:
     """The samples at the ascending *positions* of a pass, from 0 on; with *invert*, all others.
 
-    *positions*: an iterator, taken as far as the batches need it; positions behind the last sample select nothing.
+    *positions*: an iterator, taken one item further than the batches need, the first at once; positions behind the last
+    sample select nothing.
     `flags(batch)`, called with every batch of the pass, in order, returns a flag for each sample.
     """
 
@@ -93,9 +95,9 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
     these appears. When a part has its maximal number of shards, no more samples are read.
 
     Order: in each part that of the input. Holds: a file for each part, and 64 MiB of samples.
-    Raises what *labelled* and `begin` raise; StorageError; SampleError if two samples with one key would be adjacent in
-    a shard. Shards that were yielded stay, no other does; of a single part, shards that were full when an exception
-    came are completed and yielded before it is raised.
+    Raises what *labelled*, `begin` and `account.check` of a series raise; StorageError; SampleError if two samples with
+    one key would be adjacent in a shard. Shards that were yielded stay, no other does; of a single part, shards that
+    were full when an exception came are completed and yielded before it is raised.
     """
     parts: dict[str, Series] = {}
     held_bytes = 0
@@ -128,7 +130,7 @@ def deliver_labels(labelled: Iterable[tuple[Batches, Sequence[str]]], begin: Cal
 def allow_open_files(count: int) -> None:
     """Raise this process's limit of open files to *count* more than are open now, as far as the hard limit allows.
 
-    Never lowers it, and raises no error. To *count* alone if the open files can't be listed.
+    Never lowers it. Raises no error if the system refuses. To *count* alone if the open files can't be listed.
     """
     import resource
 

@@ -87,7 +87,8 @@ class Fork:
     def end(self, *, kill: bool = False) -> None:
         """Wait until the forked process has ended, and store its exit `status`. With *kill*, send SIGKILL first.
 
-        Does nothing the second time. The pipe stays open.
+        Does nothing the second time. The pipe stays open. If the system has reaped the process already (SIGCHLD is
+        ignored), `status` stays 0.
         """
         with defer_signals():
             if not self._pid:
@@ -111,9 +112,9 @@ def _run_child(work: Callable[[int], None], pipe: int, fds: Collection[int]) -> 
     A BrokenPipeError, from a pipe that nobody reads any more, gives status 0.
 
     It leaves by `os._exit`, so that nothing of the parent runs twice: no `finally` of a caller, no `atexit`, no flush
-    of a buffer that the parent will flush itself. It ignores the signals of the terminal, which the parent gets too and
-    answers by closing this process. Inherited descriptors but *pipe* and *fds* are closed: a copy of the write end of a
-    pipe would keep that pipe's reader waiting for ever.
+    of a buffer that the parent will flush itself. It ignores ENDING_SIGNALS, such as Ctrl-C, which the parent gets too
+    and answers by closing this process. Inherited descriptors but *pipe* and *fds* are closed: a copy of the write end
+    of a pipe would keep that pipe's reader waiting for ever.
     """
     Fork.is_fork = True
     try:
@@ -179,7 +180,8 @@ class ForkedStream(Stream):
         """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
         Raises TarToolsErrors of *stream*, after the bytes before; StorageError if the forked process was killed, or has
-        too little memory. Any other exception in the forked process becomes a RuntimeError with its traceback.
+        too little memory. Any other exception in the forked process becomes a RuntimeError with its traceback; without
+        one, it is raised as it is. After an error of the forked process, each further call raises it again.
         """
         if self._until <= 0:
             self._fork()
@@ -260,7 +262,8 @@ class ForkedStream(Stream):
     def _read_on(self, pipe: int) -> None:
         """In the fork: write the rest of the stream to *pipe* in records, each a `CHUNK_RECORD` and a chunk of bytes.
 
-        The last record has no chunk, but the pickled error that ended the stream, or nothing at a normal end.
+        The last record has no chunk, but the pickled error that ended the stream, or nothing at a normal end. Raises:
+        BrokenPipeError if *pipe* has no reader.
         """
         failure, room = b"", memoryview(bytearray(CHUNK_RECORD.size + FORK_READ_BYTES))
         if self._source.file is None:
@@ -291,7 +294,7 @@ def _read_whole(child: Fork, size: int) -> bytes | None:
 def _exit_with_reader(pipe: int) -> None:
     """Start a thread that ends this process as soon as *pipe* has no reader, even while the process waits for input.
 
-    It ends with status 0. Does nothing if no thread can be started.
+    *pipe*: the descriptor of the end that is written. It ends with status 0. Does nothing if no thread can be started.
     """
     import threading
 

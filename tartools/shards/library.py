@@ -50,19 +50,21 @@ def read(
 
     *urls* are paths (also `pathlib.Path`) and URLs as on the command line: braces and wildcards are expanded, `-` is
     stdin; of a table, the samples of its rows are read. An empty list has no samples. Before this returns, all local
-    files are checked: StorageError for a missing one, and for a wildcard without a match. Dropping the iterator closes
-    what it has open.
+    files are checked: StorageError for a missing one, and for a wildcard without a match; UsageError for stdin that is
+    named twice or a terminal, and for a URL with a password. Dropping the iterator closes what it has open.
     An iterator that has begun raises RuntimeError in another process, such as a fork: let each worker call `read`.
 
     Order: that of the names, and of each archive. Holds: one sample, one read buffer of 1 MiB. A sample that you keep
     keeps its buffer: keep `sample.own()` instead.
-    Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Members
-    without data (links) become warnings, unless *skip_special*; *lax* accepts a shard without an end-of-archive block.
-    *check_sums*: a list of checksums, as sha256sum writes it: StorageError is raised at once if a shard is not in it,
-    and after the samples of a shard that is not as listed.
+    Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Links,
+    devices and sparse members are skipped, with a warning of the first and at the end of how many more, unless
+    *skip_special*; macOS metadata with one at the end. *lax* accepts a shard
+    without an end-of-archive block, with a warning.
+    *check_sums*: a list of checksums, as sha256sum writes it: StorageError is raised at once if the list can't be read
+    or lacks a shard, after the samples of a shard that is not as listed, and for a table when it is read.
     With *dots* "last", keys end at the last dot of names, and their other dots become underscores: img.2023.01.jpg is
-    the field jpg of img_2023_01, not 2023.01.jpg of img. Raises SampleError if two names would get one key so, and
-    ValueError for other *dots*.
+    the field jpg of img_2023_01, not 2023.01.jpg of img. Raises SampleError if two adjacent names with the same text
+    before their first dot would get one key so (x.a.b.jpg, x.a_b.jpg); ValueError for other *dots*.
     """
     patterns = names_of(urls)
     expanded = expand(patterns) if patterns else []
@@ -118,13 +120,12 @@ def write(
 ) -> None:
     """Write *samples*, which were read or are mappings of `__key__` and fields to values, to the shard *url*.
 
-    It appears when it is complete; after an error it does not. `force`: replace existing files; `gzip`: compress it;
-    `sums`: file for its SHA-256, as sha256sum writes it. A value is bytes, text, a number, or what the suffix of its
-    field can hold: see `TarWriter.write`.
-    Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* names a
-    table or has a number such as `%06d`, if *gzip* is True and its suffix is not one of gzip, or if *sums* is given for
-    a command; TypeError for a value that can't be encoded; SampleError for a key or field that would not read back, or
-    the key of the sample before.
+    It appears when it is complete; after an error, of *samples* too, it does not. `force`: replace existing files;
+    `gzip`: compress it; `sums`: file for its SHA-256, as sha256sum writes it. A value is bytes, text, a number, or what
+    the suffix of its field can hold: see `TarWriter.write`.
+    Raises: StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* has a
+    number such as `%06d`, the suffix of a table or another format, or, with *gzip*, any suffix but those of gzip, or if
+    *sums* is stdout or *url* itself, or is given for a command; the errors of `TarWriter.write` for a sample.
 
         tartools.write((s for s in tartools.read("train-000.tar") if s["cls"] == b"3"), "threes.tar")
     """
@@ -145,14 +146,19 @@ def open(url: Name, mode: str = "rb", *, force: bool = False) -> io.BufferedRead
         with tartools.open("s3://bucket/model.pt", "rb") as file:
             state = torch.load(file)
 
+    The bytes are as stored: nothing is compressed or decompressed.
     Reading: buffered; files, and objects of stores and servers that have ranges, seek, and only what is read is
-    fetched. A server without ranges has all of it copied to a temporary file first. `pipe:` and stdin do not seek.
+    fetched. From a server without ranges or ETags all of it is copied to a temporary file first. `pipe:`, stdin, fifos,
+    and URLs that a command reads (hdfs:, ftp:) do not seek.
     Writing: no seeking; *url* appears at `close`, or when the `with` block ends normally. Anything else leaves nothing.
-    *force*: replace an existing file or object; with "rb" it is ignored. A wrapper around the file, like
-    `io.TextIOWrapper`, needs this file's own `with`, since the wrapper's closes in any case.
+    Stdout, fifos, devices and commands get the bytes at once. *force*: replace an existing file or object; with "rb" it
+    is ignored. A wrapper around the file, like `io.TextIOWrapper`, needs this file's own `with`, since the wrapper's
+    closes in any case.
 
-    Holds: 8 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it is written.
-    Raises StorageError, with URL and byte, also if *url* exists (unless *force*); ValueError for another *mode*.
+    Holds, for an object: 8 ranges of 8 MiB when it is read from end to end; the parts under way, 5 of 16 MiB, when it
+    is written.
+    Raises StorageError, with URL and byte, also if *url* exists (unless *force*); UsageError, to write, for a number
+    such as `%06d` in *url*, or a terminal; ValueError for another *mode*.
     """
     from tartools.storage import seekable
 
@@ -188,8 +194,10 @@ class _OutputWriter(ClosedByBlock):
         Values: bytes, str, numbers, also of numpy and torch; PIL images, and arrays as pictures, as the field's suffix
         says; what json, npy, npz (a dict of arrays), mp (msgpack), ten (one array or a list, webdataset's tenbin) and
         pth (torch.save) can hold, for fields of these suffixes. All but bytes are compressed for one such as `txt.gz`.
-        Raises TypeError naming the field for another value; SampleError for a key or field that would not read
-        back, or the key of the sample before; ValueError after `close` or `abort`; RuntimeError in another process.
+        Raises TypeError naming the field for another value; ModuleNotFoundError without the package that encodes it;
+        SampleError if it has no `__key__` or no field, for a key or field that would not read back, two fields that
+        differ only in case, or the key of the sample before; StorageError if it can't be written (if it was begun,
+        `close` fails, too); ValueError after `close` or `abort`; RuntimeError in another process.
         """
         self._pending.check_process()  # in a fork, nobody may be left who would release the lock
         self._calls.append(None)
@@ -203,8 +211,10 @@ class _OutputWriter(ClosedByBlock):
     def close(self) -> None:
         """Write the end of the output, and let it appear under its name; then write the list of checksums, if any.
 
-        Does nothing the second time, or after `abort`. Raises: StorageError if another thread is writing a sample; the
-        output is dropped then, as after any other error. RuntimeError in another process.
+        Does nothing the second time, or after `abort`. Raises: StorageError if it can't be written, or if a `write` is
+        under way (of another thread, and does not end while this waits for it; or one that a signal interrupted). What
+        has not appeared is dropped then; if only the list can't be written, the output stays. RuntimeError in another
+        process.
         """
         self._pending.check_process()
         if not self._pending.is_open:
@@ -220,7 +230,7 @@ class _OutputWriter(ClosedByBlock):
     def abort(self) -> None:
         """Drop outputs that have not appeared under their names. After `close`, or in another process, none is dropped.
 
-        Waits up to 2 s for a thread that is writing.
+        Waits up to 2 s for a thread that is writing, then drops them in any case. What went to stdout stays.
         """
         locked = self._pending.is_ours and self._lock.acquire(timeout=ABORT_JOIN_SECONDS)
         try:
@@ -237,16 +247,17 @@ class TarWriter(_OutputWriter):
             writer.write({"__key__": "n01", "png": picture, "cls": 3, "json": {"who": "me"}})
 
     The file appears under its name at `close`, or when the `with` block ends normally. Anything else (an exception,
-    garbage collection, the end of the program) leaves nothing behind.
+    garbage collection, the end of the program) leaves nothing behind. Stdout, fifos, devices and commands get the bytes
+    at once.
 
     Several threads may write: each sample is written whole, in the order of the calls. A writer belongs to the process
     that opened it: in another process, such as a fork, `write` and `close` raise RuntimeError, and nothing is written.
 
     *sums*: file for the SHA-256 of the shard, as sha256sum writes it.
 
-    Raises StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* names a
-    table or has a number such as `%06d`, if *gzip* is True and its suffix is not one of gzip, or if *sums* is given for
-    a command.
+    Raises StorageError if *url* or *sums* exists (unless *force*) or can't be written; UsageError if *url* has a number
+    such as `%06d`, the suffix of a table or another format, or, with *gzip*, any suffix but those of gzip, or if *sums*
+    is stdout or *url* itself, or is given for a command.
     """
 
     def __init__(self, url: Name, *, force: bool = False, gzip: bool = False, sums: Name | None = None) -> None:
@@ -259,7 +270,8 @@ class TarWriter(_OutputWriter):
 def _output_sums(url: Name | None, force: bool) -> OutputSums | None:
     """Return the list of checksums to write to *url*; None if *url* is None.
 
-    Raises: StorageError if *url* exists (unless *force*); UsageError for stdout, or the suffix of another format.
+    Raises: StorageError if *url* exists (unless *force*) or can't be written by its name; UsageError for stdout, an
+    empty name, a number such as %06d in it, or the suffix of another format.
     """
     if url is None:
         return None
@@ -289,9 +301,11 @@ class ShardWriter(_OutputWriter):
     SHA-256 of all shards, as sha256sum writes it, which appears after the last of them.
 
     Holds: up to four full local shards, open until they are on the disk. *force*: replace existing shards, and remove
-    at the end those with a number behind the last one; without samples these stay, with a warning.
-    Raises StorageError if a shard of such a name, or *sums*, exists (unless *force*); UsageError for a *pattern* with
-    several numbers, or the name of a table; ValueError for limits below 1, and for a text that is no number of bytes.
+    at the end those with a number behind the last one, with warnings; without samples all stay, with warnings.
+    Raises StorageError if a shard of such a name, with any number, or *sums* exists (unless *force*), or if a server
+    fails; OSError for a folder that can't be read; UsageError for a *pattern* with several numbers, for the suffix of a
+    table or another format, and, with *gzip*, for any suffix but those of gzip; ValueError for limits below 1, and for
+    a text that is no number of bytes. With *sums* and a command, the first `write` raises UsageError.
     """
 
     def __init__(
@@ -333,8 +347,8 @@ class _ShardSequence:
     """Numbered shards, written as one output for `_OutputWriter`: with the methods `write`, `commit` and `abort`.
 
     `destination(k)`: returns the sink of shard k, from 0 on. `limits`: of each shard. `shards`: a list that gets the
-    URL of each shard once it has appeared. `on_end(account)`: called after the last one has; its reports become Python
-    warnings.
+    URL of each shard once it has appeared. `on_end(account)`: called by `commit` after the last one has, also if there
+    is none; its reports become Python warnings.
     """
 
     def __init__(

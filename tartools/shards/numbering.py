@@ -41,6 +41,7 @@ class Numbering(NamedTuple):
         """Return the number that *name* has as the name of a shard; None if it is not one of these names.
 
         With the prefix "a-", 3 digits, "0" and ".tar": a-007.tar -> 7, a-1000.tar -> 1000, a-7.tar -> None.
+        Without `digits`, 0 for the only name.
         """
         if self.digits is None:
             return 0 if name == self.prefix else None
@@ -53,8 +54,10 @@ class Numbering(NamedTuple):
 def parse_numbering(text: str, gzip: bool) -> Numbering:
     """Return the numbering that *text* describes: a prefix, or a pattern with `%06d` or `{shard:06d}`.
 
-    A prefix gets six digits, and `.tar` (`.tgz` with *gzip*) unless it names a suffix itself.
-    In the URL of a web server the number is `%06d`, with the 0, or in braces, and stands before the query.
+    A prefix gets "-" (unless it is empty or ends in a slash), six digits, and `.tar` (`.tgz` with *gzip*) unless it
+    names a suffix itself. `%6d` fills with blanks; `{shard}` has no least width; %% beside `%06d` is a percent sign.
+    In a URL (http, https, file://) the number is `%06d`, with the 0, or in braces, and %% stays; it stands before the
+    query.
 
     Raises UsageError for two numbers in one pattern, for a width of over 99 digits, or for a prefix that ends like
     another format, such as .zip.
@@ -160,9 +163,9 @@ class PartNames:
         Two are too similar if they differ, and a file system may take them for one name (case, Unicode form, blanks
         around them). The same part is accepted again. Without parts, all is accepted.
 
-        Refused are blanks alone, ".", "..", a slash, control characters, over 200 bytes; in a URL all but letters of
-        ASCII, digits and ._@+=,- ; in a path a colon, if no slash stands before the part; and "-" at its begin, if
-        nothing stands before it, and in commands.
+        Refused are "" and blanks alone, ".", "..", a slash, control characters, lone surrogates, over 200 bytes; in a
+        URL and a command all but letters of ASCII, digits and ._@+=,- ; in a path a colon, if no slash stands before
+        the part; and "-" at its begin, if nothing stands before it, and in commands.
         """
         if not self._mark:
             return
@@ -188,10 +191,10 @@ class PartNames:
 
 
 def existing_shards(names: Numbering) -> dict[int, str]:
-    """Return the existing shards whose names *names* can make: number -> URL, in the order of the names.
+    """Return the existing shards whose names *names*, with digits, can make: number -> URL, sorted by name as text.
 
-    {} for a command, for a store that has no listings, and if there is no such folder. Raises: StorageError if a
-    server fails; OSError for a folder that can't be read.
+    Local ones are regular files. {} without digits, for a command, for a store that has no listings, and if there is
+    no such folder. Raises: StorageError if a server fails; OSError for a folder that can't be read.
     """
     from tartools.storage.listing import names_between
 
@@ -203,8 +206,10 @@ def check_numbered(names: Numbering, start: int, old: dict[int, str], urls: Sequ
     """Raise StorageError if numbered shards can't be written: one exists (without *force*), or is an input of the run.
 
     `names`: names of the new shards. `start`: number of the first. `old`: number -> URL, from `existing_shards`.
-    `urls`: the inputs; one with such a name is refused whatever its number. Not every store can be listed, so the first
-    shard is always checked by its name, too.
+    `urls`: the inputs. A shard in `old` and an input with such a name are refused whatever their numbers. Not every
+    store can be listed, so the first shard is always checked by its name, too.
+    Raises: StorageError, also if a name can't be written (see `check_output`); UsageError for the suffix of another
+    format.
     """
     inputs = [url for url in urls if names.number(url) is not None]
     for name in (*old.values(), *inputs, names.name(start)):
@@ -222,11 +227,11 @@ def replace_set(
     """Remove shards of an earlier run that readers would take for shards of this run; report each in *account*.
 
     `names`: names of the shards of both runs. `written`: numbers of the new shards. `old`: number -> URL of existing
-    shards; if the store can't be listed, the names behind the last new one are probed instead.
+    shards; if the store can't be listed, the names behind the last new one, if there is one, are probed instead.
     Shards from number `written.start` on that are not in `written` are removed; each gives a warning. `until`: end
-    (exclusive) of the numbers to remove; None: no end.
-    `may_remove`: False: all of these shards stay; None: they stay if `written` is empty. Each that stays is an omission
-    (exit status 1), also if it can't be removed.
+    (exclusive) of the numbers to remove; later ones stay without a report; None: no end.
+    `may_remove`: True: they are removed; False: they stay; None: they stay if `written` is empty. Each below `until`
+    that stays, or can't be removed, is an omission (exit status 1).
     """
     leftovers = {number: name for number, name in old.items() if number >= written.start and number not in written}
     if written and not Url(names.prefix).is_local and not Url(names.prefix).is_listed:
@@ -248,7 +253,7 @@ def probe_shards(names: Numbering, number: int, account: Account) -> dict[int, s
     """Return number -> URL of the shards that exist from *number* on, up to the first gap, by a probe of each name.
 
     *names*: makes the names. For stores that can't be listed. At most `MAX_SHARDS_PROBED` shards; {} for a `pipe:` URL.
-    A StorageError of a probe ends the search with a warning in *account*.
+    A StorageError of a probe ends the search with a warning in *account*; the shards before it are returned.
     """
     present: dict[int, str] = {}
     if Url(names.prefix).scheme == "pipe":

@@ -60,8 +60,8 @@ class PassInputs(NamedTuple):
     `account`: gets counts and warnings about the samples, each once, also if they are read twice.
     `reading`: how they are read, unless a method of the pass is given another way.
     `max_workers`: limit of worker processes, which read where that pays.
-    `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later ones ahead;
-    None: they are read one after the other.
+    `read_shards(urls, account, reading)`: returns an iterator of batches for each shard, reading later ones ahead; or
+    a single iterator, of the batches of all shards, mixed as they come. None: they are read one after the other.
     """
 
     urls: Sequence[str]
@@ -86,9 +86,8 @@ class Outputs(NamedTuple):
 class ItemSource(NamedTuple):
     """One of several sources of items, which are samples or row numbers.
 
-    `urls`: the inputs that it reads. `read()`: returns its items in batches that have a length; the consumer counts
-    them.
-    `is_indexed`: True if the items are row numbers that are known already, so that reading them costs nothing.
+    `urls`: the inputs that it reads. `read()`: returns an iterator of `Batch`es of samples, or ranges of row numbers;
+    the consumer counts them. `is_indexed`: True for row numbers, whose rows exist already: reading them costs nothing.
     """
 
     urls: Sequence[str]
@@ -109,23 +108,23 @@ class Sorter(Protocol):
 
     @property
     def needs_values(self) -> bool:
-        """True if the order depends on values of samples, which are read from them if no column has them."""
+        """True if the order depends on keys or values, in columns or in the samples; False for a shuffle."""
 
     def positions(self, inputs: "RowInputs", account: Account) -> Iterator[int] | None:
         """Return the row numbers of *inputs* in sorted order; None if columns lack the values.
 
-        Counts the samples in *account* as read, unless it returns None. The iterator raises UnsortableRowsError if rows
-        can't be sorted without the samples.
+        The iterator counts samples in *account* as read. It raises UnsortableRowsError if rows can't be sorted without
+        the samples; SampleError for a value that is not of its kind, or is missing though it may not be.
         """
 
     def positions_by_samples(self, run: "Pass[int]", inputs: "RowInputs") -> Iterator[int]:
         """Return the row numbers of *inputs* in sorted order, by values read from the samples of the pass *run*.
 
-        Counts the samples in the account of *run* as read.
+        Counts the samples in the account of *run* as read. Raises UnsortableRowsError and SampleError as `positions`.
         """
 
     def batches(self) -> Iterator[Batch]:
-        """Return all samples of the inputs, in sorted order, in batches; read the inputs, and count them as read."""
+        """Return the samples to write, in sorted order, in batches; read the inputs, and count them as read."""
 
 
 class Pass(ABC, Generic[Item]):
@@ -167,7 +166,7 @@ class Pass(ABC, Generic[Item]):
 
     @abstractmethod
     def copy(self) -> None:
-        """Write all samples, in order, to the only output; count them in `account` as read and written."""
+        """Copy all samples to the only output, in order (but see `read_shards`); count them as read and written."""
 
     @abstractmethod
     def items(self, by_shard: bool) -> Iterator[Iterator[Item]]:
@@ -199,10 +198,9 @@ class Pass(ABC, Generic[Item]):
         """Write the samples whose flag is True to the first output, all other samples to the second, if there is one.
 
         `flags(batch)`: returns a flag for each sample. `of_keys(keys)`: the same by keys alone: a pass over rows calls
-        it instead, if all rows have keys, and reads no samples. `reading`: how the samples are read; None: as those of
-        the pass. Counts samples as read, and as written or left out.
-        Raises: StorageError; TarFormatError; SampleError if two samples with one key would be adjacent in an output;
-        what `flags` raises.
+        it instead, if all rows have keys, and reads no samples for it. `reading`: how samples are read; None: as by the
+        pass. Counts samples as read, and as written or left out. Raises: StorageError; TarFormatError; SampleError if
+        two samples with one key would be adjacent in a shard; what `flags` and `of_keys` raise.
         """
         from tartools.shards.delivery import deliver_flags
 
@@ -213,8 +211,9 @@ class Pass(ABC, Generic[Item]):
     def split(self, labelled: Iterable[tuple[Batches, Sequence[str]]], shards: "PartShards") -> Iterator[str]:
         """Write each sample to the *shards* of the part that its label names; yield the URL of each complete shard.
 
-        `labelled`: batches of this pass, each with one label a sample. Order: that of the input, in each part. Counts
-        samples as read and written. Raises what *labelled* raises; StorageError; SampleError as `select`.
+        `labelled`: batches of this pass, each with one label a sample. Order: that of the input, in each part. It ends
+        when a part has its maximal number of shards. Counts samples as read, and as written or left out. Raises what
+        *labelled* raises; StorageError; SampleError if two samples with one key would be adjacent in a shard.
         """
         from tartools.shards.delivery import deliver_labels
 
@@ -240,8 +239,8 @@ class Pass(ABC, Generic[Item]):
 
         `answers(batch)`: returns the results for a batch of samples. `of_keys(keys)`: the same by keys alone, for rows;
         without it, or if a row has no key, the samples of rows are read again. `reading`: how samples are read; None:
-        as those of the pass.
-        Raises: StorageError, after the last batch, if the inputs have changed since the snapshot.
+        as those of the pass. The consumer counts them. Raises: StorageError, at the latest after the last batch, if the
+        inputs have changed since the snapshot; the errors of reading.
         """
 
     @abstractmethod
@@ -250,8 +249,8 @@ class Pass(ABC, Generic[Item]):
     ) -> list[ItemSource]:
         """Return a source of items for each of *groups*: lists of URLs that together are the inputs of the pass.
 
-        `reading`: how samples are read. `begin(size)`: called if samples will be read while items are taken, with the
-        bytes of all inputs (None if unknown); not called for rows, which are indexed now.
+        `reading`: how samples are read. `begin(size)`: called now if samples will be read while items are taken, with
+        the bytes of all inputs (None if unknown); not called for rows, which are indexed now.
         """
 
     def prepare(self, *, reread: bool) -> None:
@@ -293,7 +292,8 @@ class Pass(ABC, Generic[Item]):
         """Return all samples in order, in batches. The consumer counts them.
 
         `account`: gets reports of members that are no samples; `reading`: how they are read; None: those of the pass.
-        Raises TarFormatError and StorageError, after the samples before the damage.
+        Raises StorageError at once for local files that can't be read; later TarFormatError and StorageError, after the
+        samples before the damage.
         """
         return chain_shards(self.shards(account, reading))
 
@@ -305,7 +305,7 @@ class Pass(ABC, Generic[Item]):
     def _check_snapshot(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield *batches*, which have all samples; then raise StorageError if inputs differ from the snapshot.
 
-        Their versions are compared, and the number of samples.
+        Their versions are compared if it was taken, the number of samples if `snapshot.samples` is not None.
         """
         count = 0
         with close_at_end(batches):
@@ -317,7 +317,7 @@ class Pass(ABC, Generic[Item]):
     def samples_at(self, positions: Sequence[int]) -> Iterator[Sample]:
         """Yield the samples at the ascending *positions* of the data set; their bytes are copied: they may be kept.
 
-        Reads no further than the last. Raises: StorageError if the inputs have fewer samples.
+        Reads no further than the last. Raises: StorageError if the inputs have fewer samples; the errors of reading.
         """
         if not positions:
             return
@@ -344,8 +344,8 @@ class Pass(ABC, Generic[Item]):
         Takes the snapshot first, so that the samples can be read again. Close this generator, or use `workers.outputs`.
         *max_workers*: limit of worker processes; None: that of the pass. This process does everything as one task if it
         is below 2, for inputs below 64 MiB, and if the snapshot has copies. *remote*: workers read remote shards, too:
-        only for work without output. *account*: gets reports of members that are no samples.
-        Raises: StorageError at the end, from a pass over rows that were indexed before, if they have changed.
+        only for work without output. *account*: gets reports of members that are no samples. Raises: the errors of
+        reading and of *work*; StorageError at the end, from a pass over rows indexed before, if they have changed.
         """
         from tartools.shards.workers import gather, gather_here
 
@@ -376,8 +376,8 @@ class Pass(ABC, Generic[Item]):
     def results(self, work: Callable[[Iterator[Batch]], Result]) -> list[Result]:
         """Return the list of results of *work*, called once with the batches of each part of the inputs, in order.
 
-        A part is what one worker reads: of a large shard some bytes, or several small shards. Members that are no
-        samples are not reported.
+        A part is what one worker reads: of a large shard some bytes, or several small shards. Results of workers are
+        pickled. Members that are no samples are not reported.
         """
 
         def work_on(task: "ShardTask[Result]") -> Iterable[bytes]:
@@ -398,12 +398,12 @@ class SamplePass(Pass[Sample]):
         return Destination(url, self._outputs.force, self._outputs.gzip, sums=self._outputs.sums)
 
     def copy(self) -> None:
-        """Write all samples, in order, to the only output; count them as read and written."""
+        """Copy all samples to the only output, in order (but see `read_shards`); count them as read and written."""
         with close_at_end(shards := self._shards_ahead()):
             write_batches(count_samples(chain_shards(shards), self.account), self._only_destination(), self.account)
 
     def items(self, by_shard: bool) -> Iterator[Iterator[Sample]]:  # they come shard by shard
-        """Return an iterator of samples for each shard and table. Taking a sample counts it. *by_shard* is not used."""
+        """Return iterators of samples, one a shard, or as `read_shards`; taking one counts it. *by_shard*: unused."""
         return self._samples_of_shards(self._shards_ahead())
 
     def _samples_of_shards(self, shards: Iterator[Iterator[Batch]]) -> Iterator[Iterator[Sample]]:
@@ -412,7 +412,7 @@ class SamplePass(Pass[Sample]):
                 yield iterate_samples(batches, self.account)
 
     def _shards_ahead(self) -> Iterator[Iterator[Batch]]:
-        """Return an iterator of batches for each shard; `PassInputs.read_shards`, if given, reads the shards ahead."""
+        """Return the iterators of batches of `PassInputs.read_shards`; if it is None, one for each shard, in order."""
         if self._read_shards is None:
             return self.shards()
         check_shards(self.urls, self.account)
@@ -447,7 +447,7 @@ class SamplePass(Pass[Sample]):
         """Write the samples that the rows of the input tables list, in the order of *sorter*, and return True.
 
         Return False, with nothing written, if rows don't tell the order: if members have to be joined to samples, a row
-        has no key, or a value is in no column.
+        has no key, or a value is in no column; then no sample is counted. Raises: errors of *sorter* and of reading.
         """
         from tartools.shards import shardrows
 
@@ -477,8 +477,8 @@ class SamplePass(Pass[Sample]):
     ) -> Iterator[tuple[Batches, Sequence[Answer]]]:
         """Yield batches of samples, each with `answers(batch)`: one result a sample. *of_keys* is not used.
 
-        `reading`: how the samples are read; None: as those of the pass. Raises: StorageError if the inputs have
-        changed.
+        `reading`: how samples are read; None: as those of the pass. The consumer counts them. Raises: StorageError,
+        after the last batch, if the inputs have changed since the snapshot; the errors of reading.
         """
         with close_at_end(batches := self._check_snapshot(self.read(reading=reading))):
             for batch in batches:
@@ -489,7 +489,7 @@ class SamplePass(Pass[Sample]):
     ) -> list[ItemSource]:
         """Return a source of samples for each of *groups*, lists of URLs that together are the inputs.
 
-        They are read as *reading* says. Calls `begin(size)` with the bytes of all inputs, None if unknown.
+        They are read as *reading* says. Calls `begin(size)` now, with the bytes of all inputs, None if unknown.
         """
 
         def read(urls: Sequence[str]) -> Iterator[Batch]:

@@ -41,8 +41,9 @@ def read_ahead(
     bytes, and gets reports of members that are no samples; the consumer counts the samples.
     `memory`: bytes of shards read ahead that are held in all; bytes beyond go to unlinked files in `reading.tmpdir`. 4
     MiB of the shard being parsed are held, too.
-    What opening or reading a shard raises is raised when its turn comes. Raises: StorageError at the beginning if
-    `reading.tmpdir` can't hold files. Closing the generator ends the threads.
+    What opening or reading a shard raises, its iterator raises when its turn comes. Raises: StorageError at the
+    beginning if `reading.tmpdir` is set and can't hold files. Take or close all iterators. Closing the generator before
+    its end ends the threads, but for one whose read can't be interrupted.
     """
     if reading.tmpdir is not None:
         scratch_file(reading.tmpdir).close()  # to fail now, not in the middle
@@ -72,9 +73,10 @@ def read_ahead(
 
 
 def _batches(shard: ShardAhead, account: Account, reading: Reading) -> Iterator[Batch]:
-    """Yield the samples of *shard* in batches, then close it.
+    """Yield the samples of *shard* in batches, then close it, also after an error.
 
-    *reading*: how they are read. *account*: gets reports of members that are no samples.
+    *reading*: how they are read. *account*: gets reports of members that are no samples. Raises: the errors of opening
+    and reading the shard.
     """
     yield from shard_batches(shard.url, account, reading, shard.wait_for_stream())
 
@@ -83,8 +85,8 @@ def merge_shards(urls: Sequence[str], account: Account, reading: Reading, window
     """Yield batches of the shards *urls* as threads read them, up to *window* shards at a time.
 
     Shards begin in the order of *urls*, and their batches mix; the samples of one shard keep their order. The consumer
-    counts them; *account* gets bytes and reports. Holds: 4 MiB of each shard being read. The first error ends it.
-    Raises: TarFormatError and StorageError, after the samples of this shard before the damage.
+    counts them; *account* gets bytes and reports. Closing it ends the threads, unless a read can't be interrupted.
+    Holds: 4 MiB times *window*. Raises, and ends: TarFormatError, StorageError, after the samples before the damage.
     """
     item: SimpleQueue[tuple[int, ShardContent | BaseException | None]] = SimpleQueue()  # at a shard's end its failure
     room = threading.Semaphore(window * BUFFERED_PARTS)
@@ -163,7 +165,7 @@ class ShardAhead(Input):
         self._thread.start()
 
     def wait_for_stream(self) -> Input:
-        """Wait for the first bytes; return the stream to read: this one, or for a plain file or table its own stream.
+        """Wait for the first bytes or the end; return the stream to read: this, or of a plain file or table its own.
 
         If opening the shard failed, the first read raises that.
         """
@@ -175,7 +177,7 @@ class ShardAhead(Input):
     def readinto(self, view: memoryview, /) -> int:
         """Wait for bytes, and move up to `len(view)` of them into *view*; return their number, 0 at the end.
 
-        Raises: the error of the thread, after the bytes before it.
+        Raises: the error of the thread in opening or reading the shard, after the bytes before it.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._buffer.size)
@@ -194,7 +196,7 @@ class ShardAhead(Input):
             self._stream.name_part(error)
 
     def cancel(self) -> bool:
-        """Ask the thread to end; return True if it will end soon, False if its read can't be interrupted."""
+        """Ask the thread to end; return True if it has ended or will soon, False if its read can't be interrupted."""
         with self._changed:
             self._unwanted = True
             self._changed.notify_all()
@@ -225,7 +227,11 @@ class ShardAhead(Input):
             self._changed.notify_all()
 
     def _read(self, stream: ShardStream) -> None:
-        """Read *stream* into the buffer until its end or `cancel`, and close it. A plain file or table is not read."""
+        """Read *stream* into the buffer until its end or `cancel`, and close it.
+
+        A plain file or a table is left open and unread, and `is_running` becomes False. Raises: StorageError;
+        TarFormatError for damaged compressed data.
+        """
         if stream.file is not None or stream.is_table():
             self.is_running = False
             return
@@ -278,7 +284,10 @@ class SpillBuffer:
         self._written += len(chunk)
 
     def readinto(self, view: memoryview, /) -> int:
-        """Move up to `len(view)` bytes from the front of the queue into *view*; return their number, 0 if empty."""
+        """Move up to `len(view)` bytes from the front of the queue into *view*; return their number, 0 if empty.
+
+        It may be less than there is: bytes in memory and in the file are not mixed in one call.
+        """
         count = 0
         while self._chunks and count < len(view):
             chunk = self._chunks.popleft()

@@ -34,8 +34,8 @@ SizedBatch = TypeVar("SizedBatch", bound=Sized)
 class Strictness(NamedTuple):
     """The faults of shards that the user accepts.
 
-    `lax`: a shard may lack its end-of-archive block. `skip_special`: links, devices and sparse members are skipped
-    silently.
+    `lax`: a shard may lack its end-of-archive block, with a warning. `skip_special`: links, devices and sparse
+    members are skipped silently.
     """
 
     lax: bool = False
@@ -48,8 +48,8 @@ class ShardPolicy(NamedTuple):
     `ignore_repeated_keys`: no warning if a key returns later in a shard, because the caller joins its samples.
     `reject_compressed`: a compressed shard is a StorageError.
     `samples_only`: a TarFormatError is raised for a table, and for a shard with other members than samples, without an
-    end of archive, or with samples behind it. Directories, volume labels, and members that `Strictness.skip_special`
-    skips, are no error; with both flags of `Strictness`, neither is a missing end.
+    end of archive, with samples behind it, or with a header whose prefix field has other data. Directories, volume
+    labels, and members that `Strictness.skip_special` skips, are no error; with both flags, neither is a missing end.
     """
 
     ignore_repeated_keys: bool = False
@@ -63,13 +63,13 @@ class Reading(NamedTuple):
     `strictness`: the faults that the user accepts.
     `need`: how much of each sample the caller uses: Need.PLACES, FIELDS or PAYLOADS; less is read if it needs less.
     `tmpdir`: folder of temporary files, for large members of compressed or remote shards (None: `$TMPDIR`, else /tmp).
-    `columns`: if given, samples that a table lists come as `tables.listed.ListedBatch`: with those of these columns
+    `columns`: unless empty, samples that a table lists come as `tables.listed.ListedBatch`: with those of these columns
     that the table has, and read when they are asked for.
     `policy`: how the caller handles unusual shards.
     `sources`: number of data sets read at once; each keeps so many times fewer files open, and reads less ahead.
     `uniform`: samples with the same fields may come as `UniformGroups`: arrays in place of members.
     `sums`: a `ListedSums` with which the checksums of the stored bytes of shards are compared: each shard is read from
-    end to end, and a difference is not raised, but added to `sums.mismatches`; None: nothing is compared.
+    end to end, and a difference is added to `sums.mismatches`; a table is a StorageError. None: nothing is compared.
     `last_dot`: keys end at the last dot of names, not at the first: see `samples.lastdot`. It needs payloads.
     """
 
@@ -124,8 +124,8 @@ def read_batches(urls: Sequence[str], account: Account, reading: Reading) -> Ite
     """Return the samples of the shards and tables *urls* in batches, one after the other. The consumer counts them.
 
     *account*: counts the bytes, and gets reports of members that are no samples. *reading*: how they are read.
-    All local files are checked before this returns; each shard is opened when its turn comes. Raises TarFormatError and
-    StorageError, after the samples before the damage.
+    All local files are checked before this returns (`check_shards`); each shard is opened when its turn comes. Raises
+    TarFormatError and StorageError, after the samples before the damage.
     """
     check_shards(urls, account)
     return chain_shards(shard_batches(url, account, reading) for url in urls)
@@ -154,7 +154,7 @@ def iterate_samples(batches: Iterable[Batch], account: Account) -> Iterator[Samp
 
 @contextmanager
 def close_at_end(samples: Iterable[object]) -> Iterator[None]:
-    """Call `close` of *samples*, if any, after the body of `with`, however it ends: a generator closes its sources."""
+    """Call `samples.close`, if it exists, after the body of `with`, however it ends: a generator closes its sources."""
     try:
         yield
     finally:
@@ -167,8 +167,8 @@ def check_shards(urls: Sequence[str], account: Account) -> int | None:
     """Check *urls* as far as that is possible without reading; return their total size in bytes, None if unknown.
 
     It is None unless all are regular local files, or archives split into them. Sets the expected bytes and shards in
-    the progress of *account*, unless they are set. Raises StorageError for a local file that can't be read; UsageError
-    for a URL that names no input or has a password, and for stdin that is named twice or a terminal.
+    the progress of *account*, unless they are set. Raises StorageError for a local file or a scheme that can't be
+    read; UsageError for a URL that names no input or has a password, and for stdin that is named twice or a terminal.
     """
     size = storage.check_inputs(urls)
     progress = account.progress
@@ -194,8 +194,8 @@ def shard_batches(
     `begin`, `until`: read a part of a plain file: *stream* stands at byte *begin*, and reading stops at byte *until*,
     where a sample must begin (None: at the end).
     `detector`: detects repeated keys among the first samples; None: a new detector, which warns of them in *account*.
-    Raises: TarFormatError; StorageError, also if the shard is compressed and `reading.policy.reject_compressed`, or if
-    there is damage and a file has changed.
+    Raises: TarFormatError; StorageError, also at the first batch of a compressed shard if the policy says
+    `reject_compressed`, or if there is damage and a file has changed.
     """
     with closing(stream or ShardStream(url, account, sums=reading.sums)) as opened:
         try:
@@ -236,9 +236,9 @@ def read_parts(
 ) -> Iterator[ShardContent]:
     """Return the contents of *stream*, the bytes of *url*: one `TableFile`, or the parts of a tar archive in order.
 
-    Parts are groups of members (samples), special members, and `tar.ARCHIVE_END`: see `tar.read_members`. *begin* and
-    *until*: the bytes of a plain file from which and up to which it is read. For a table *stream* is closed.
-    Raises: StorageError for a table if `reading.sums` is set; TarFormatError, StorageError as the iterator advances.
+    Parts are groups of members (samples), special members, and `tar.ARCHIVE_END`: see `tar.read_members`. A table is
+    seen if *stream* is a `ShardStream`; it is closed then. *begin*, *until*: bytes of a plain file where *stream*
+    stands and reading ends. Raises, now or later: TarFormatError; StorageError, also for a table with `reading.sums`.
     """
     if isinstance(stream, ShardStream) and stream.is_table():
         if reading.sums is not None:
@@ -286,10 +286,11 @@ def batches_of(
 ) -> Iterator[Batch]:
     """Yield the samples of the shard *url*, in batches; *parts* are the contents that `read_parts` found in it.
 
-    Members that are no samples (directories, devices ...) are counted in *account*, or warned of, or skipped if
-    `reading.strictness` says so. With `reading.policy.samples_only`, TarFormatError is raised for members that would be
-    warned of, a table, and samples behind the end of the archive. If *url* is a table, the samples of its rows are
-    yielded. *detector*: detects repeated keys of these samples; None: a new detector, which warns of them in *account*.
+    Members that are no samples (directories, devices ...) are counted in *account*, or reported as omissions, or
+    skipped if `reading.strictness` says so; a missing end is warned of. `reading.policy.samples_only` makes most of
+    these a TarFormatError: see `ShardPolicy`. If *url* is a table, the samples of its rows are yielded. *detector*:
+    detects repeated keys of these samples, up to the archive's end; None: a new one, which warns of them in *account*.
+    Raises: the errors of *parts* and of a table; SampleError as `cut_at_last_dot` if `reading.last_dot`.
     """
     if reading.last_dot:
         from tartools.samples.lastdot import cut_at_last_dot
@@ -452,12 +453,12 @@ class ShardStream:
     def part_place(self, byte: int) -> str:
         """Return a phrase with the part that has *byte* of the tar, such as "byte 7 of x.tar.partab".
 
-        "" unless the shard is an archive that was split, uncompressed.
+        "" unless the shard is an archive that was split, uncompressed; "" after `name_part`, too.
         """
         return "" if self._parts is None or self.compressed else self._parts.describe(byte)
 
     def check(self) -> None:
-        """Raise StorageError if the shard is a file that has changed since it was opened, and before it was closed."""
+        """Raise StorageError if the shard is a file that has changed; after `close`, if that found such a change."""
         if self._failure is not None:
             raise self._failure
         if self._input is not None:

@@ -44,7 +44,8 @@ class RowPass(Pass[int]):
     def rows(self) -> RowInputs:
         """Return the rows that list all samples. The first time, shards among the inputs are read and indexed.
 
-        Raises: StorageError for a shard that can't be read in parts, such as a compressed one.
+        Raises: StorageError for a shard that can't be read in parts, such as a compressed one; SampleError for a sample
+        that a row can't list; the errors of reading.
         """
         if self._rows is None:
             self._index([self.urls])
@@ -110,7 +111,8 @@ class RowPass(Pass[int]):
     def sort(self, sorter: Sorter) -> None:
         """Write the rows that *sorter* gives, in its order, to the only output; count them as written.
 
-        They are sorted by columns that have the values, else by values that are read from the samples.
+        They are sorted by columns that have the values, else by values that are read from the samples. Raises: what
+        *sorter* raises, also UnsortableRowsError.
         """
         if sorter.needs_values:
             self.snapshot.take()
@@ -133,8 +135,8 @@ class RowPass(Pass[int]):
         """Yield batches of rows, each with the results for the samples that they list: one a row.
 
         The results are those of `of_keys(keys)`, if it is given and all rows have keys; otherwise the samples are read
-        again as *reading* says (None: as the pass), for `answers(batch)`. Raises: StorageError if the samples have
-        changed.
+        again as *reading* says (None: as the pass), for `answers(batch)`. The consumer counts the samples. Raises:
+        StorageError if the samples have changed, or `of_keys` returns too few; the errors of reading.
         """
         if of_keys is None:
             self.snapshot.take()
@@ -206,7 +208,8 @@ class RowPass(Pass[int]):
         `work(task)`: reads the samples, returns an iterator of output bytes, and sets its `result`. `account`: gets
         reports of members that are no samples. `max_workers`: the most workers; None: those of the pass.
         `remote`: they read remote shards, too: only for work without output.
-        Raises: StorageError at the end if the rows were indexed before, and the inputs have changed since the snapshot.
+        Raises: the errors of reading and of *work*; StorageError at the end if the rows were indexed before, and the
+        inputs have changed since the snapshot.
         """
         is_repeated = self._rows is not None
         yield from super().gather(work, account, max_workers=max_workers, remote=remote)

@@ -75,7 +75,8 @@ class Series:
 
         Yields the URL of each shard that has appeared under its name meanwhile. Counts the samples that it takes as
         read and written; one that shows that the last shard is full, as read and left out. Does nothing if `is_full`.
-        Raises: StorageError; SampleError for two adjacent samples with one key.
+        Raises: StorageError; SampleError for two adjacent samples with one key in a shard; UsageError for a shard that
+        can't have this name; what `limits.samples` raises.
         """
         while first < last and not self.is_full:
             share = min(self._count_fitting(batch, first), last - first)
@@ -91,10 +92,10 @@ class Series:
                 yield from self._end_shard()
 
     def _end_shard(self) -> Iterator[str]:
-        """End the current shard, and commit full shards that need not wait for the disk; yield the URL of each.
+        """End the current shard, and commit full shards until at most *max_syncing* are left; yield the URL of each.
 
-        Of local shards the last *max_syncing* stay uncommitted. A remote one is committed at once, with all before it:
-        its upload takes memory until its end.
+        These go to the disk meanwhile. A remote one is committed at once, with all before it: its upload takes memory
+        until its end. Raises: StorageError, as `finish`; the errors of committing.
         """
         yield from self._commit(max(self._syncing - 1, 0))
         self.finish()
@@ -120,7 +121,8 @@ class Series:
     def complete(self) -> Iterator[str]:
         """Commit all full or finished shards, and sync their folder; yield the URL of each shard that now appears.
 
-        After a failed commit no further shard is committed.
+        The current shard is not ended: call `finish` before. After a failed commit no further shard is committed.
+        Raises: StorageError if a shard can't be synced or can't appear.
         """
         yield from self._commit()
         if self._last:
@@ -134,7 +136,8 @@ class Series:
     def finish(self) -> None:
         """End the current shard, if there is one, and begin to bring it to the disk; `complete` makes it appear.
 
-        Raises: StorageError after a failed commit, whose shard would be missing before this one.
+        Raises: StorageError if it can't be written, and after a failed commit, whose shard would be missing before this
+        one; the errors of `account.check`, for an input that has changed.
         """
         if self._failed:
             raise StorageError("the shard could not be completed before; no later one is", url=self._full[0][0].url)
@@ -153,7 +156,10 @@ class Series:
             writer.abort()
 
     def _write(self, batch: Batches, first: int, last: int) -> BatchWriter:
-        """Write samples *first* to *last* (exclusive) of *batch* to the current or a new shard; return its writer."""
+        """Write samples *first* to *last* (exclusive) of *batch* to the current or a new shard; return its writer.
+
+        Counts them as read before, and as written after that.
+        """
         if self.writer is None:
             with defer_signals():
                 self.writer = self._destination(self.shards).writer()
@@ -165,7 +171,8 @@ class Series:
     def _count_fitting(self, batch: Batches, first: int) -> int:
         """Return how many samples of *batch*, from number *first* on, fit into the current shard by size and count.
 
-        0 if the current shard is full. If there is none, how many fit into a new one: at least one.
+        0 if the current shard is full. If there is none, how many fit into a new one: at least one. Raises what
+        `limits.samples` raises.
         """
         fitting = len(batch) - first
         writer, limits = self.writer, self._limits
@@ -227,7 +234,8 @@ class PartShards:
     parts when they begin. A run without parts has one, named "". `urls`: the inputs of the run, none of which is
     overwritten. `account`: counts samples and bytes, and gets the report.
     To be called: `set_counts`, if `outputs.even` is set; `begin` once for each part; `report_and_prune` at the end.
-    Raises: UsageError for a part that can't be in a name; StorageError if an output exists that may not be replaced.
+    Raises: UsageError for a part that can't be in a name, and for names of another format; StorageError if an output
+    exists that may not be replaced, is an input, or can't be looked up; OSError for a folder that can't be read.
     """
 
     def __init__(self, outputs: PartOutputs, parts: Sequence[str], urls: Sequence[str], account: Account) -> None:
@@ -247,7 +255,11 @@ class PartShards:
             self._check_outputs(part)
 
     def _check_outputs(self, part: str) -> None:
-        """Find existing shards of *part*. Raise StorageError if one may not be replaced, or is an input."""
+        """Find existing shards of *part*, to be replaced or removed later.
+
+        Raises: StorageError if one may not be replaced, is an input, or can't be looked up; OSError for a folder that
+        can't be read; UsageError for a name of another format.
+        """
         names = self._outputs.names.numbering_of(part)
         if self._outputs.names.single:
             is_present = Url(names.name(0)).scheme != "pipe" and storage.exists(names.name(0))
@@ -271,8 +283,9 @@ class PartShards:
         """Begin the series of shards of *part*, and return it; `destination(url)` returns the sink of a shard.
 
         A name that is not among the `parts` known in advance is not checked here: the caller calls `PartNames.check`.
-        Raises: StorageError, for a part that was not known in advance, if an output exists that may not be replaced;
-        SampleError for a part that was not counted though parts are spread.
+        Raises, for a part that was not known in advance: StorageError if an output exists that may not be replaced, or
+        can't be looked up; OSError for a folder that can't be read. SampleError for a part that was not counted though
+        parts are spread.
         """
         if part not in self._old:
             self._check_outputs(part)
@@ -293,8 +306,9 @@ class PartShards:
         """At the end: report samples and shards of each part; then, with `outputs.force`, remove shards of older runs.
 
         `noun`: plural of "part" for a report of over 20, which has only totals; a run without parts is not reported.
-        Removed are shards of each part with numbers that this run has not written, from `outputs.start` on; if that and
-        a limit of shards are given, only up to the limit. If the input had no samples, a warning says so, and all stay.
+        Removed are shards of each part of this run with numbers that it has not written, from `outputs.start` on; if
+        that and a limit of shards are given, only up to the limit. If the input had no samples, a warning says so, and
+        all stay; each that stays is an omission.
         Raises: SampleError if a part has fewer samples than were spread, unless a limit of shards has ended it.
         """
         account, limits = self._account, self._outputs.limits

@@ -86,7 +86,7 @@ class RowWriter(SampleWriter):
     def finish(self) -> None:
         """Check and close the read shards, then write the end of the archive; only `commit` may follow.
 
-        Raises: StorageError if a read shard has changed, or an earlier write failed.
+        Raises: StorageError if a local shard that was read has changed, or an earlier write failed.
         """
         self._reader.check()
         self._reader.close()
@@ -104,8 +104,9 @@ def row_inputs(urls: Sequence[str], account: Account, indexing: Indexing) -> Row
     The caller counts the samples in *account* as it takes the rows.
 
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts, such as a compressed one;
-    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a field
-    of these facts that no sample has, and for a sample that a row can't list.
+    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a sample
+    that a row can't list, and, if a shard was indexed, for a field of these facts that is missing (`check_seen`); the
+    errors of reading.
     """
     return row_inputs_with_ranges([urls], account, indexing)[0]
 
@@ -118,8 +119,9 @@ def row_inputs_with_ranges(
     `sources`: lists of URLs of shards and tables, at least one list. Shards are read and indexed now. The caller counts
     the samples in *account* as it takes the rows.
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts, such as a compressed one;
-    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a field
-    of these facts that no sample has, and for a sample that a row can't list.
+    UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a sample
+    that a row can't list, and, if a shard was indexed, for a field of these facts that is missing (`check_seen`); the
+    errors of reading.
     """
     by_source = row_inputs_by_source(sources, account, indexing)
     inputs = RowInputs(
@@ -137,7 +139,7 @@ def row_inputs_by_source(sources: Sequence[Sequence[str]], account: Account, ind
     Shards are read and indexed now. The caller counts the samples in *account* as it takes the rows.
     Raises: StorageError without pyarrow, or for a shard that can't be read in parts, such as a compressed one;
     UsageError for stdin and commands, and for a table that lacks a column of `indexing.facts`; SampleError for a sample
-    that a row can't list.
+    that a row can't list; the errors of reading. The facts are not checked by `check_seen`.
     """
     urls = [url for source_urls in sources for url in source_urls]
     schema.check_pyarrow()
@@ -198,7 +200,8 @@ def blocks_of_shards(urls: Sequence[str], account: Account, indexing: Indexing) 
     A block has some thousand rows of one shard, as bytes for `RowSpool.add`. `indexing`: how the shards are
     read, and the facts for further columns. The caller counts the samples; *account* gets reports of members that are
     no samples.
-    Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard; what reading raises.
+    Raises: SampleError for a sample that a row can't list; StorageError for a compressed shard with samples; what
+    reading raises.
     """
     facts = indexing.facts.facts_of if indexing.facts.has_facts else None
 
@@ -218,8 +221,8 @@ def index_shards(
     `account`: gets reports of members that are no samples; the caller counts the samples. `indexing`: how the shards
     are read, and the facts for further columns.
 
-    Raises: StorageError if a shard changes meanwhile, has no version, or is compressed; SampleError for a sample that a
-    row can't list; what reading raises.
+    Raises: StorageError if a shard changes meanwhile, has no version, or is compressed and not empty; SampleError for a
+    sample that a row can't list; what reading raises.
     """
     versions = {url: probes[url].require_version(url) for url in urls}
     spool = RowSpool(indexing.facts.named_columns, versions, catalog, indexing.reading.tmpdir)
@@ -245,8 +248,9 @@ def missing_column(table: TablePart, facts: TableFacts) -> str | None:
 def check_seen(inputs: RowInputs, facts: TableFacts) -> None:
     """Raise SampleError if *facts* name a field, or a value inside JSON, that is missing in all samples.
 
-    A field must be in a row of *inputs*, of tables or of indexed shards; a value inside JSON in a row of an indexed
-    shard. Nothing is checked without an indexed shard, or if the shards have no samples.
+    A field must be among the fields that *inputs* list, of tables or of indexed shards; a value inside JSON in a row of
+    an indexed shard. If *facts* name alternatives, one is enough; names such as `__key__` always pass. Nothing is
+    checked without an indexed shard, or if the shards have no samples.
     """
     spools = [part for part in inputs.parts if isinstance(part, RowSpool) and part.rows]
     if spools:
@@ -273,7 +277,8 @@ def rows_at(inputs: RowInputs, positions: Iterable[int], tmpdir: str | None) -> 
 
     All *positions* are taken before this returns. The batches have no row numbers (`numbers` is None). `tmpdir`: folder
     of the temporary file in which rows are brought into order; None: the system's. Holds: 8 bytes a position, and 1/256
-    of the rows, or 65,536 if that is more.
+    of the rows at *positions*, or 65,536 if that is more. Raises: StorageError for more than 2**32 rows; the errors of
+    reading rows.
     """
     return (RowBatch(rows.drop_columns([ROW_COLUMN])) for rows in rows_in_order(inputs, positions, tmpdir))
 
@@ -284,7 +289,7 @@ def write_rows(
     """Write rows to the table *url*: *batches* (`RowBatch` from *inputs*) if given, otherwise all rows of *inputs*.
 
     `account`: counts the rows as written samples; None: nobody counts. `force`: replace an existing file. Raises:
-    StorageError, also if *url* exists (unless *force*).
+    StorageError, also if *url* exists (unless *force*); the errors of reading rows.
     """
     destination = table_destination(url, force, lambda: inputs)
     write_batches(all_rows(inputs) if batches is None else batches, destination, account or Account())
@@ -294,8 +299,8 @@ def samples_at(inputs: RowInputs, positions: Iterable[int], account: Account, re
     """Return the samples that the rows of *inputs* at *positions* list, in that order, in batches.
 
     All *positions* are taken before this returns. The consumer counts the samples; *account* counts the bytes read.
-    `reading`: its `need` and `tmpdir` are used. Raises: StorageError if a sample is not as its row says, or, after the
-    last one, if a shard has changed.
+    `reading`: its `need` and `tmpdir` are used. Raises: StorageError if a sample is not as its row says, for more than
+    2**32 rows, or, after the last sample, if a local shard has changed; the errors of reading rows.
     """
     columns = [schema.KEY_COLUMN, *schema.extent_columns(inputs.schema.names)]
     return _samples_of(inputs, rows_in_order(inputs, positions, reading.tmpdir, columns), account, reading)
@@ -311,7 +316,7 @@ def _samples_of(inputs: RowInputs, batches: Iterator[Any], account: Account, rea
 def reader_of_rows(inputs: RowInputs, account: Account, reading: Reading) -> VerifiedReader:
     """Return a reader of the samples that the rows of *inputs* list; it verifies each against its row.
 
-    The caller ends with its `check` and `close`.
+    *inputs*: of at least one table or shard. The caller ends with its `check` and `close`.
     `reading`: its `need` and `tmpdir` are used. `account`: gets the bytes read.
     """
     names = [part.url for part in inputs.parts if isinstance(part, TablePart)] or [inputs.catalog.urls[0]]
@@ -337,7 +342,7 @@ class Update(NamedTuple):
     """The rows for an updated table.
 
     `inputs`: the rows of the old table, then those of the shards read anew.
-    `rows`: row numbers in *inputs*, in the order of the new table.
+    `rows`: iterator of row numbers in *inputs*, in the order of the new table.
     `shards_kept`, `shards_read`, `shards_dropped`: how many shards were taken over from the old table, read anew, and
     are no longer named.
     """
@@ -359,7 +364,7 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
     Raises: UsageError for stdin, commands and tables among *urls*, for a shard that is named twice, and for a table
     *old* that joins several sets of shards; StorageError for a shard that can't be read in parts, such as a compressed
     one; SampleError for a sample that a row can't list, and, if shards are read, for a field of `indexing.facts` that
-    neither these nor *old* have.
+    neither these nor *old* have, or a value inside JSON that these lack; the errors of reading.
     """
     check_stored([*urls, old])
     catalog = ShardCatalog()
@@ -400,7 +405,7 @@ def update_rows(urls: Sequence[str], old: str, account: Account, indexing: Index
 
 
 def canonical_shard(url: str) -> str:
-    """Return a text that is equal for all names of the shard *url*: the absolute path if it is local, else its URL.
+    """Return a text by which names of one shard are compared: the absolute path of *url* if it is local, else its URL.
 
     Symbolic links are not resolved. "file:a%20b.tar" and "./a b.tar" give the same.
     """
@@ -413,7 +418,8 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
     The numbers of shards are those in the catalog of *table*.
 
     Left out are shards with rows that are missing, repeated, in another order, or without the index of their sample in
-    the shard. That the last samples of a shard are missing can't be seen.
+    the shard, and shards with rows in one batch of `table.batches` with the latter. That the last samples of a shard
+    are missing can't be seen.
     """
     import numpy as np
 
@@ -437,9 +443,9 @@ def whole_shards(table: TablePart) -> dict[int, Runs]:
 
 
 def empty_columns(update: Update) -> list[str]:
-    """Return the names of the columns of the old table of *update* that the shards read anew do not fill.
+    """Return the names of the columns of the old table of *update* that rows of shards read anew lack: null there.
 
-    [] if no row was read anew.
+    Columns that they have, but without a value, are not named. [] if no row was read anew.
     """
     table, spool = update.inputs.parts
     return [name for name in table.schema.names if name not in spool.schema.names] if spool.rows else []

@@ -1,7 +1,7 @@
 """A record of the inputs, to compare a second reading with, so that it has the samples of the first.
 
-Inputs that can be read only once (stdin, a pipe) are spooled: both readings get the copy. Others are read again, and
-must have the versions and the number of samples that they had before.
+Inputs that can be read only once (stdin, a pipe) are spooled: both readings get the copy. Others are read again: local
+files and objects must have the versions that they had before, and all inputs together the same number of samples.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ class Snapshot:
 
     @property
     def has_copies(self) -> bool:
-        """True if an input was spooled, so that other processes can't read it."""
+        """True if `take` found inputs that can be read only once: only this process can read them again, by `open`."""
         return bool(self._copies)
 
     def take(self) -> None:
         """Copy inputs that can be read only once to temporary files; record the versions of files and objects.
 
-        Only the first call does so. Sets the phase "copying" in the account's progress if there is something to copy.
-        Raises: StorageError if an input can't be read.
+        Only the first call does so. A regular file on stdin is kept open instead of copied. An archive that was split,
+        and a URL that a `GOPEN_<SCHEME>` command reads, have no version. Sets the phase "copying" in the account's
+        progress if an input can be read only once. Raises: StorageError if an input can't be read, or there is no room
+        for a copy; UsageError for a URL that is no input, and for stdin that is named twice or a terminal.
         """
         if self._versions is not None:
             return
@@ -69,13 +71,17 @@ class Snapshot:
         self._versions = versions  # once there are copies: without them a second call would do nothing
 
     def open(self, at: int) -> Input | None:
-        """Return the copy of input number *at* (index in `urls`), from its first byte on; None if it was not copied."""
+        """Return the copy of input number *at* (index in `urls`), from its first byte on; None if it was not copied.
+
+        The input that an earlier call returned for the same number may not be read any more.
+        """
         return self._copies[at].open() if at in self._copies else None
 
     def check(self, samples: int | None = None) -> None:
         """Raise StorageError if an input has changed since `take`, or if *samples*, a count, is not `self.samples`.
 
-        Without `take`, versions are not compared; the counts only if neither is None.
+        Changed: its version, if `take` recorded one, is another, or can't be found any more. Without `take`, versions
+        are not compared; counts are compared only if neither is None.
         """
         if self._versions is not None:
             from tartools.storage.checks import check_unchanged

@@ -11,9 +11,8 @@ one task, and this process takes their output and results in order.
 A worker fails if its task needs more than its part, or the parent: there is damage, a group goes on behind the cut (so
 the cut was wrong), something has to be reported, the output is too large, or the system killed the worker. Then nothing
 of it counts: no output, no count, no message. The parent has taken no later task either, so reading on from there gives
-the output, messages and counts of one process; it only takes longer. A failure of a server is passed on instead, since
-the parent would meet it too. A task that no worker may do (a compressed shard, a stream) is done by the parent in its
-turn, while the workers run on.
+the output, messages and counts of one process, only later. A failure of a server is passed on instead, since the parent
+would meet it too. A task that no worker may do, such as a stream, is done by the parent in its turn.
 """
 
 import io
@@ -68,7 +67,7 @@ class ShardPart(NamedTuple):
 
 
 class TaskPlan(NamedTuple):
-    """A task that has not been started: the *parts* that it reads, one of a large shard or several shards.
+    """A task not yet started. *parts*: a part of a large shard, whole shards, or the end of a shard and all after it.
 
     *number*: its index among the tasks. `forkable`: True if a worker may do it, False if only this process may.
     """
@@ -82,9 +81,9 @@ class ShardTask(Generic[Result]):
     """A task: its number and inputs, then the output and result that its work gives.
 
     `number`: its place among the tasks, from 0 on.
-    `parts`: the shards, or the part of a shard, that it reads.
+    `parts`: the shards and parts of shards that it reads.
     `in_worker`: True in a worker, False in the process that gathers.
-    `batches`: iterator of batches of all samples. They are read once: either here, or shard by shard from `shards`.
+    `batches`: for the work, batches of all samples. They are read once: either here, or shard by shard from `shards`.
     `shards`: iterator of (part, iterator of its batches) for each of `parts`.
     `output`: chunks of bytes from the work; the consumer takes all of them before `result`.
     `result`: set by the work before its output ends; None if it has none. Pickled if the work is done by a worker.
@@ -129,11 +128,11 @@ def gather(
 
     `work(task)`: reads the samples of the task, counts them in *account*, returns an iterator of output bytes, and sets
     `task.result`. In a worker it may raise RestartError. `reading`: how shards are read. `max_workers`: limit of
-    workers; below 2, this process does all as one task. `remote`: they read remote shards, too: only for work without
-    output. `plain`: they read no compressed shards. Local files are checked before this returns a generator; close it.
+    workers (15 at most); below 2, this process does all as one task. `remote`: they read remote shards, too: only for
+    work without output. `plain`: they read no compressed shards. Close the generator: it kills the workers.
 
-    Holds 1 MiB, and each worker up to 64 MiB of output. Raises: TarFormatError and StorageError, after the samples
-    before the damage; what *work* raises.
+    Holds 1 MiB, and each worker up to 64 MiB of output. Raises, before it returns: StorageError and UsageError, as
+    `check_shards`. Later: TarFormatError and StorageError, after the samples before the damage; what *work* raises.
     """
     size = check_shards(urls, account)
     if max_workers > 1 and urls and (storage.plain_size(urls[0]) or 0) > LARGE_FILE_BYTES:
@@ -146,7 +145,7 @@ def gather(
 def gather_here(batches: Iterator[Batch], work: Work[Result]) -> Tasks[Result]:
     """Yield one task with all samples, *batches*, on which this process calls `work(task)`; then drop the output left.
 
-    `work(task)`: returns an iterator of output bytes, and sets `task.result` before its end.
+    `work(task)`: returns an iterator of output bytes, and sets `task.result` before its end. The URL in `parts` is "".
     """
     task: ShardTask[Result] = ShardTask(0, [ShardPart(0, "")], lambda _: batches)
     task.output = iter(work(task))
@@ -179,9 +178,9 @@ def plan_tasks(
 ) -> Iterator[TaskPlan]:
     """Yield the plans of the tasks that together read *urls*, in order.
 
-    `total_size`: bytes of all inputs, None if unknown. There is a single task, for this process, if the input is known
-    to be smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*: workers may read remote
-    shards, if there are two *urls* or more. *plain*: they do not read compressed ones. *uncut*: no file is cut up.
+    `total_size`: bytes of all inputs, None if unknown. There is one task, for this process, if the input is known to be
+    smaller than 64 MiB, *max_workers* is below 2, or no process can be forked. *remote*: workers may read remote shards
+    if there are two *urls* or more. *plain*: they read no compressed ones. *uncut*: none is cut. Raises: StorageError.
     """
     if max_workers < 2 or not can_fork() or (total_size is not None and total_size < 2 * PART_BYTES):
         yield TaskPlan(0, [ShardPart(number, url) for number, url in enumerate(urls)], False)
@@ -195,9 +194,9 @@ def _share_out(
 ) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task, in order: its parts, and True if a worker may do it.
 
-    Files over 32 MiB are cut up, unless *uncut*; adjacent smaller shards are put together until they have 32 MiB.
-    *max_workers*: number of workers that remote shards, up to four put together, should keep busy. *remote*: workers
-    may read remote shards, if there are two *urls* or more. *plain*: they do not read compressed ones.
+    `cut_up` divides files over 32 MiB, unless *uncut*; adjacent smaller shards are put together until they have 32 MiB.
+    An input that no worker may read, such as a stream, is a task alone. *max_workers*: number of workers that remote
+    shards, up to four put together, should keep busy. *remote*, *plain*: as `plan_tasks` says.
     """
     # assumed for a remote shard, whose size is unknown: a request takes time
     remote_size = -(-PART_BYTES // min(MAX_REMOTE_SHARDS, -(-len(urls) // max_workers)))
@@ -228,7 +227,8 @@ def _share_out(
 def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPart], bool]]:
     """Yield (parts, forkable) for each task that reads the large local file *url*, input *number*: one part each.
 
-    All but the last have *part_size* bytes or more. A compressed file, a table, no regular file: one part, no worker.
+    All but the last have *part_size* bytes or more; the last is all the rest if no boundary is found. A compressed
+    file, a table, no regular file: one part, no worker. Raises: StorageError if it can't be opened.
     """
     with closing(storage.open_read(url)) as stream:
         file = stream.file
@@ -246,7 +246,7 @@ def cut_up(number: int, url: str, part_size: int) -> Iterator[tuple[list[ShardPa
 
 
 def is_compressed_file(url: str) -> bool:
-    """True if *url* is a local file whose first bytes are the magic of a compression."""
+    """True if *url*, which is opened, is a regular file that begins with the magic of a codec. Raises: StorageError."""
     with closing(storage.open_read(url)) as stream:
         return stream.file is not None and compression.codec_of(compression.head_of(stream.file)) is not None
 
@@ -254,8 +254,7 @@ def is_compressed_file(url: str) -> bool:
 def remaining_plan(plan: TaskPlan, urls: Sequence[str]) -> TaskPlan:
     """Return a plan of one task that does *plan* and all tasks after it: from its first byte to the end of *urls*.
 
-    Only the first part of a task can begin inside a shard, and only the last can end there: it is read to the end of
-    its shard instead. It is for the process that gathers.
+    The last part of *plan*, which may end inside a shard, is read to the end of that. Not for a worker.
     """
     *parts, last = plan.parts
     following = (ShardPart(number, url) for number, url in enumerate(urls[last.number + 1 :], last.number + 1))
@@ -269,8 +268,8 @@ class _Gathering(Generic[Result]):
     """One run of `gather`: starts workers, takes their output in order, and does the remaining work in this process.
 
     `urls`, `reading`: the inputs, and how they are read. `work(task)`: makes the output and result of a task.
-    `account`: gets counts and reports. `max_workers`: the most workers at a time. `share_memory`: they share the memory
-    limit of remote reading.
+    `account`: gets counts and reports. `max_workers`: the most workers at a time, beside the one whose output is taken.
+    `share_memory`: they share the memory limit of remote reading.
     """
 
     def __init__(
@@ -293,7 +292,7 @@ class _Gathering(Generic[Result]):
         self._first: RepeatedKeyDetector | None = None  # of the shard whose part was gathered last
 
     def run(self, plans: Iterator[TaskPlan]) -> Tasks[Result]:
-        """Yield the tasks of *plans* in order; once a worker has failed, the rest as one task, done here."""
+        """Yield the tasks of *plans* in order; once a worker has failed or can't start, the rest as one, done here."""
         try:
             for plan, worker in self._start_ahead(plans):
                 if not plan.forkable:
@@ -341,7 +340,7 @@ class _Gathering(Generic[Result]):
     def _take_over(self, plan: TaskPlan, worker: Fork) -> Generator[ShardTask[Result], None, bool]:
         """Yield the task of *plan* with the output of *worker*; return False, with none yielded, if it failed.
 
-        Raises: StorageError that the worker met at a server, which this process would meet, too.
+        Raises: StorageError that the worker met at a server; the task's output raises it if the worker is killed later.
         """
         with closing(worker), io.BufferedReader(worker.pipe, OUTPUT_READ_BYTES) as file:
             header = _read_header(file)
@@ -388,8 +387,8 @@ class _Gathering(Generic[Result]):
     def _run_worker(self, plan: TaskPlan, pipe: int) -> None:
         """Do *plan*; write to *pipe* the size of a pickled header as a line, the header, and the chunks of the output.
 
-        `_read_header` says what the header has. Raises, so that the parent does the task: what the work raises, but no
-        failure of a server; RestartError if something has to be reported, or the output is over 64 MiB.
+        `_read_header` says what the header has. Raises, so that the parent does the task: what the work raises, but a
+        failure of a server is sent as header; RestartError if something has to be reported, or for over 64 MiB.
         """
         reports: list[str] = []
         self._account.reset(reports.append)
@@ -432,7 +431,8 @@ def _take_all(output: Iterator[bytes]) -> None:
 def _read_header(file: IO[bytes]) -> dict[str, Any] | None:
     """Return the header that a worker writes first to its pipe, read from *file*; None if it failed or was killed.
 
-    It has "result", "counts", "sizes" (bytes of each output) and "keys", or else "failure", "url" and "offset".
+    It has "result", "counts" (`Account.counts`), "sizes" (bytes of each output) and "keys", for each part (first keys,
+    True if no later ones are to be compared); or, after a failure of a server, "failure" (message), "url" and "offset".
     """
     import pickle
 
@@ -468,7 +468,7 @@ class _ListedKeys(RepeatedKeyDetector):
         self.remaining *= not joins_repeats
 
     def add(self, keys: Sequence[bytes]) -> None:
-        """List *keys*, up to the first 10,000 of the part."""
+        """List *keys*, up to the first 10,000 of the part; none once `remaining` is 0."""
         self.keys += keys[: self.remaining]
         self.remaining -= min(self.remaining, len(keys))
 
@@ -476,10 +476,10 @@ class _ListedKeys(RepeatedKeyDetector):
 def read_part(
     part: ShardPart, account: Account, reading: Reading, first_of: Callable[[ShardPart], RepeatedKeyDetector]
 ) -> Iterator[Batch]:
-    """Yield the samples of *part* in batches; *account* gets reports. `first_of(part)`: its detector of repeated keys.
+    """Yield the samples of *part* in batches; the caller counts them. `first_of(part)`: its detector of repeated keys.
 
-    Raises: RestartError if the boundary at the end of the part was wrong: the last sample goes on behind it, or there
-    is none; StorageError if the file has changed since it was cut up; what reading raises.
+    *account* gets reports. Raises: RestartError if the boundary at the end of the part was wrong: the last sample
+    continues behind it, or there is none; StorageError if the file has changed since it was cut; what reading raises.
     """
     _, url, begin, cut, version = part
     stream = ShardStream(url, account, sums=reading.sums)

@@ -29,8 +29,8 @@ BatchWriter: TypeAlias = "SampleWriter | TableWriter"  # what writes an output, 
 class Destination(NamedTuple):
     """A sink of samples that is not open yet.
 
-    `url`: the shard or table. `force`: replace an existing file. `gzip`: compress with gzip; `url` has a suffix of gzip
-    then, or none.
+    `url`: the shard or table. `force`: replace an existing file or object. `gzip`: compress with gzip; `url` must have
+    a suffix of gzip then, or none.
     `begin(destination)`: opens it and returns its writer; by default that of a shard.
     `sums`: gets the checksum of the output once it has appeared; None: no checksum is computed.
     """
@@ -44,7 +44,8 @@ class Destination(NamedTuple):
     def writer(self) -> BatchWriter:
         """Open the output, and return its writer: the result of `begin`, by default a `SampleWriter`.
 
-        Raises: StorageError if it exists or can't be written; UsageError if its suffix contradicts `gzip`.
+        Raises: the errors of `begin`, by default of `SampleWriter`: StorageError if it exists (unless `force`) or can't
+        be written; UsageError for its name.
         """
         return (self.begin or SampleWriter)(self)
 
@@ -52,13 +53,15 @@ class Destination(NamedTuple):
 class SampleWriter:
     """Writes one shard: samples, then the end of the archive. It appears under its name at `commit`, and not before.
 
+    But stdout, a fifo, a device and a command (`pipe:`) get the bytes at once.
     To be called: `write` or `write_batch` for the samples, then `commit`; or `abort` after an error.
     Refuses a sample with the key of the one before it, since a reader would take the two for one; within a batch keys
     are not compared. `samples`: number of samples so far. `size`, `bytes_written`: bytes of the tar so far, before
     compression. `output`: the open output.
 
-    Raises StorageError if the destination exists (unless `destination.force`) or can't be written; UsageError if its
-    suffix contradicts `destination.gzip` or names a table, or if `destination.sums` can't list it.
+    Raises StorageError if the destination exists (unless `destination.force`; for an object, at `commit`) or can't be
+    written; UsageError for a terminal, if its suffix contradicts `destination.gzip` or means another format, such as a
+    table, or if `destination.sums` can't list it.
     """
 
     def __init__(self, destination: Destination) -> None:
@@ -100,7 +103,8 @@ class SampleWriter:
     def write_batch(self, batch: Any, first: int, last: int) -> None:
         """Add samples *first* to *last* (exclusive) of *batch*, a `Batch` whose adjacent keys differ; at least one.
 
-        Raises SampleError if sample *first* has the key of the sample written before it.
+        Raises SampleError if sample *first* has the key of the sample written before it, with the exception that
+        `write` names; StorageError.
         """
         self._check_key(batch[first])  # the others differ: the reader would have joined them
         self._last = batch[last - 1]
@@ -121,7 +125,8 @@ class SampleWriter:
     def flush(self) -> None:
         """Write the samples that wait in memory, and drop the buffers that they were read into.
 
-        Of the last sample only key, shard and longest path are kept, to compare it with the next one.
+        Of the last sample only key, shard and longest path are kept, to compare it with the next one. Raises:
+        StorageError; then `finish` and `commit` raise, too.
         """
         self._broken = True
         self._writer.flush()
@@ -131,7 +136,7 @@ class SampleWriter:
         self._last = Sample(last.raw_key, (tar.Member(longest, b"", 0, 0, 0),), last.shard)
 
     def finish(self) -> None:
-        """Write the end of the archive; only `commit` may follow.
+        """Write the end of the archive; only `commit` or `abort` may follow.
 
         Raises StorageError, also if an earlier `write` failed, since the archive is incomplete then.
         """
@@ -145,7 +150,8 @@ class SampleWriter:
     def commit(self) -> None:
         """Write the end of the archive, unless `finish` has, and let the shard appear under its name.
 
-        Raises StorageError, also if an earlier `write` failed.
+        Then its checksum is added to `destination.sums`. Raises StorageError, also if an earlier `write` failed, or if
+        the destination exists by now (unless `destination.force`).
         """
         if not self._finished:
             self.finish()
@@ -154,10 +160,11 @@ class SampleWriter:
             self._hashed.record()
 
     def abort(self, *, flush: bool = True) -> None:
-        """Drop the shard, unless it was committed: no end of archive is written, and no file appears.
+        """Drop the shard, unless it was committed: no end of archive is written any more, and no file appears.
 
-        What has gone to stdout stays. With *flush*, whole samples that are buffered for stdout are written, too, which
-        may wait for a reader.
+        What has gone to stdout, a fifo, a device or a command stays. With *flush*, whole samples that are buffered for
+        the first three are written, too, unless a write failed or `finish` was called; that may wait for a reader.
+        Raises: StorageError if it fails.
         """
         try:
             if flush and isinstance(self.output, OpenOutput) and not self._broken and not self._finished:
@@ -175,12 +182,14 @@ def split_output(url: str) -> tuple[str, str]:
 
 
 def codec_for(url: str, gzip: bool) -> Codec | None:
-    """Return the codec for an output named *url*: by its suffix, or gzip if *gzip* is set; None for a plain tar.
+    """Return the codec for an output named *url*: gzip if *gzip* is set, else by its suffix; None for a plain tar.
 
-    A command has no suffix: `pipe:gzip > a.tgz` is given plain bytes.
+    None, too, for a name without a suffix, or with one that means nothing. A command has no suffix: `pipe:gzip > a.tgz`
+    is given plain bytes, or gzip's if *gzip* is set.
 
-    Raises UsageError if *gzip* is set and the suffix is any but those of gzip, also .tar; for the name of another
-    format, such as .zip; and for a name such as a.gz, which lacks .tar.
+    Raises UsageError if *gzip* is set and the name has a suffix of a shard or table that is not one of gzip's, also
+    .tar; for the name of another format, such as .zip; and, unless *gzip* is set, for a name such as a.gz, which lacks
+    .tar.
     """
     name = "" if Url(url).scheme == "pipe" else Url(url).name
     check_format(url, SHARD_FORMAT)
@@ -205,7 +214,11 @@ def check_shard_name(url: str, unless: str = "") -> None:
 
 @contextmanager
 def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
-    """Open *destination* for the body of `with`, and give its writer; commit at a normal end, abort otherwise."""
+    """Open *destination* for the body of `with`, and give its writer; commit at a normal end, abort otherwise.
+
+    It aborts, too, if the commit fails. Raises: the errors of `Destination.writer` and of the commit. An error while
+    it aborts becomes a note of the first error.
+    """
     writer: BatchWriter | None = None
     try:
         with defer_signals():
@@ -224,8 +237,9 @@ def shard_writer(destination: Destination) -> Iterator[BatchWriter]:
 def write_samples(samples: Iterable[Sample], destination: Destination, account: Account) -> None:
     """Write *samples*, in order, to the shard *destination*, which appears when it is complete.
 
-    `account`: counts samples and bytes as written. Raises what *samples* raises; StorageError; SampleError for two
-    adjacent samples with one key.
+    *samples* is closed at the end, if it can be. `account`: counts samples as written, at the end also bytes, before
+    compression; its `check` is called before the commit. Raises what *samples* and that check raise; StorageError;
+    UsageError for the name of *destination*; SampleError for two adjacent samples with one key.
     """
     with close_at_end(samples), shard_writer(destination) as found:
         writer = cast(SampleWriter, found)  # tables are written in batches
@@ -239,9 +253,10 @@ def write_samples(samples: Iterable[Sample], destination: Destination, account: 
 def write_batches(batches: Iterable[Batches], destination: Destination, account: Account) -> None:
     """Write all samples of *batches*, in order, to *destination*, which appears when it is complete.
 
-    `batches`: of samples, or of rows if the destination is made for rows. `account`: counts samples and bytes as
-    written.
-    Raises what *batches* raises; StorageError; SampleError for two adjacent samples with one key.
+    `batches`: of samples, or of rows if the destination is made for rows; closed at the end, if it can be. `account`:
+    counts samples as written, at the end also bytes (`bytes_written` of the writer); its `check` is called before the
+    commit. Raises what *batches* and that check raise; StorageError; UsageError for the name of *destination*;
+    SampleError if a batch of samples begins with the key of the sample before it.
     """
     with close_at_end(batches), shard_writer(destination) as writer:
         for batch in batches:

@@ -24,6 +24,8 @@ MIN_SPEEDUP = 1.15  # times as fast; less is within the noise
 def add_advice(facts: dict[str, Any]) -> None:
     """Add "limit" to each row of *facts*, which `tarbench --json` prints, and the lines "advice" to *facts*.
 
+    Not for a dry run: its rows have no results.
+
     The limit is the part of the time that takes longest ("list", "read", "decode" or "collate") in the row of the same
     name without workers, which must be there, or "processors" for a row with workers whose CPU time per sample keeps
     the cores at least 80 % busy (BUSY_SHARE).
@@ -39,10 +41,11 @@ def add_advice(facts: dict[str, Any]) -> None:
 def make_advice(facts: Facts) -> list[str]:
     """Return lines of advice: the format, the number of workers, and a warning if other programs used the CPU.
 
-    They begin with "format: ", "workers: " and "figures are too low: ". *facts*: those of `tarbench --json`; "advice"
-    and "limit" need not be there. No lines if nothing was measured. Loose files are the format if no other is at least
-    1.15 times as fast (MIN_SPEEDUP). The number of workers is the smallest one with which the fastest is at most 1.15
-    times as fast.
+    They begin with "format: ", "workers: " and "figures are too low: "; the last is there if other programs used 20 %
+    or more (MAX_OTHER_LOAD). *facts*: from `tarbench --json`, not of a dry run; "advice" and "limit" need not be
+    there. No lines without rows. Loose files, if measured, are the format unless another is at least 1.15 times as fast
+    (MIN_SPEEDUP). The number of workers is the smallest one with which this format's best rate is at most 1.15 times as
+    high.
     """
     loose, packed, factor = compare_forms(facts)
     best = packed if packed and (loose is None or factor >= MIN_SPEEDUP) else loose
@@ -94,7 +97,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
     """Yield the *facts* of `tarbench --json`, one per line; after a dry run the rows that would be measured.
 
     First the lines of advice, then facts about the data ("samples: 100"), then up to three lines a row, with "row",
-    "parts" or "limit" and its name before the colon: "limit zip: read 60 %".
+    "parts" or "limit" and its name before the colon: "limit zip: read 60 %". After a dry run a row is "row zip".
     """
     yield from facts["advice"]
     first_url, *other_urls = map(shown, facts["source"])
@@ -169,7 +172,8 @@ def rows_with_parts(facts: Facts) -> Iterator[tuple[str, Row, Mapping[str, float
 def describe_limit(row: Row, parts: Mapping[str, float]) -> str:
     """Return the bottleneck of *row* and its share of the time: "read 60 %", or "processors busy, read".
 
-    *row*: with its "limit", from `add_advice`. *parts*: seconds per sample by part, without workers.
+    *row*: with its "limit", from `add_advice`. *parts*: seconds per sample by part, of the row of this name without
+    workers; the part named is the one that takes longest there.
     """
     slowest_part = max(TIME_PARTS, key=parts.__getitem__)
     percentage = 100 * parts[slowest_part] / (sum(parts.values()) or 1)
@@ -189,7 +193,7 @@ def speed_in_words(factor: float) -> str:
 
 
 def round_figure(number: float) -> str:
-    """Return *number* with up to three significant digits, or as a whole number from 100 on.
+    """Return *number* with up to three significant digits, or as a whole number from 100 on; 1e-05 for 0.00001.
 
     >>> round_figure(1234.6), round_figure(56.78), round_figure(0.1234)
     ('1,235', '56.8', '0.123')

@@ -59,7 +59,7 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
     """Return the fields in *summary* with payloads that were only checked by their first bytes, sorted.
 
     *decoded*: True if payloads were decoded: then these are fields that can't be decoded, or have too large payloads;
-    else all but fields of numbers, such as cls, whose text is always read.
+    else all but fields of numbers, such as cls (not cls.gz), whose text is always read.
     """
     if decoded:
         return sorted(name for name in summary.fields if not is_decoded(name) or name in summary.undecoded)
@@ -67,11 +67,12 @@ def undecoded_fields(summary: Summary, decoded: bool) -> list[str]:
 
 
 def describe_finding(code: str, tally: Tally, shard_place: ShardPlace) -> dict[str, Any]:
-    """Return the facts of --json about the findings with *code*: their number, and the first places.
+    """Return the facts of --json about the findings with *code*: their number, and the places that *tally* keeps.
 
-    Keys: code, weight (severity), count, means (its meaning), todo (the remedy), places: dicts of shard, byte (None if
-    there is none), key and what (the detail). *tally*: the findings. `shard_place(number, byte)`: returns (shard, byte)
-    for the place of a finding; a negative byte means that there is none.
+    Keys: code, weight (severity), count, means (its meaning), todo (the remedy), places: dicts of shard (`redacted`),
+    byte (None if there is none), key and what (the detail), sorted by input and byte. *tally*: the findings.
+    `shard_place(number, byte)`: returns (shard, byte) for the place of a finding; a negative byte means that there is
+    none.
     """
     about = CODES[code]
     places = [(*shard_place(place.shard, place.byte), place) for place in sorted(tally.first)]
@@ -131,7 +132,8 @@ def place_in_words(place: Facts) -> str:
 def parts(facts: Facts) -> Iterator[Part]:
     """Yield the *facts* of `tarcheck --json` as parts of a report: pairs (line, its style), a `Section` of findings.
 
-    The last are the lines of the dataset card, if there is one.
+    Without findings there is a line in place of the `Section`. The last are the lines of the dataset card, if there is
+    one.
     """
     yield f"{several(facts['shards'], 'shard')}, {several(facts['samples'], 'sample')}", "bold"
     if facts["undecoded"]:
@@ -149,7 +151,8 @@ def parts(facts: Facts) -> Iterator[Part]:
 def finding_parts(findings: Sequence[Facts]) -> Iterator[Part]:
     """Yield a table of *findings*, then each kind with its meaning, up to 5 places and remedy.
 
-    *findings*: the list "findings" in the facts of `tarcheck --json`; if it is empty, one line says so.
+    All but the table are pairs (line, its style); a line says how many further places there are. *findings*: the list
+    "findings" in the facts of `tarcheck --json`; if it is empty, there is one line that says so, and no table.
     """
     if not findings:
         yield "nothing found", ""

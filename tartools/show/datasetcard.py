@@ -20,6 +20,8 @@ YAML_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", 
 def card_text(card: DatasetCard) -> str:
     r"""Return *card* as YAML between two fences, as README.md of a data set begins.
 
+    Splits and features are left out if there are none; if a type is unknown, a comment stands in place of features.
+
     >>> print(card_text(DatasetCard({"train": ["train-*.tar"]}, [("cls", "int64")], [])), end="")
     ---
     configs:
@@ -41,7 +43,7 @@ def card_text(card: DatasetCard) -> str:
 
 
 def _card_lines(card: DatasetCard) -> Iterator[str]:
-    """Yield the lines of *card* between the fences: its splits, if it has any, and its features.
+    """Yield the lines of *card* between the fences: its splits and its features, if it has any.
 
     If it has fields of unknown type, a comment that names them takes the place of the features.
     """
@@ -62,6 +64,9 @@ def _card_lines(card: DatasetCard) -> Iterator[str]:
 def type_entry(kind: ValueType) -> dict[str, Any]:
     """Return the entry for the type *kind* in the list of features: {"dtype": NAME}, {"list": ...} or {"struct": ...}.
 
+    A struct has the list of its members, each an entry with its name; a list has the name of the type of its items, the
+    members of a struct, or the entry of an inner list.
+
     >>> from tartools.stages.checking.valuetypes import ListType
     >>> type_entry(ListType(StructType((("a", ListType(ListType("int8"))),))))
     {'list': [{'name': 'a', 'list': {'list': 'int8'}}]}
@@ -77,7 +82,8 @@ def type_entry(kind: ValueType) -> dict[str, Any]:
 def block_lines(value: Any) -> list[str]:
     """Return *value*, of dictionaries, lists and strings inside each other, as lines of YAML in block style.
 
-    {"a": ["b", "c"], "d": []} gives "a:", "- b", "- c", "d: []".
+    {"a": ["b", "c"], "d": []} gives "a:", "- b", "- c", "d: []". Keys are written as they are: they must be safe as
+    plain scalars. An item of a list may not be empty; an empty dictionary below a key is written as [].
     """
     if isinstance(value, str):
         return [scalar(value)]
@@ -98,6 +104,8 @@ def block_lines(value: Any) -> list[str]:
 
 def scalar(text: str) -> str:
     r"""Return *text* as a scalar of YAML: plain if that is safe, else in double quotes.
+
+    Safe are ASCII letters, digits and "_./-" after a first letter or "_", but not the words of YAML (YAML_WORDS).
 
     >>> print(scalar("seg.png"), scalar("null"), scalar('a: "b"'), scalar("1.txt"), scalar("a\x1b"))
     seg.png "null" "a: \"b\"" "1.txt" "a\u001b"

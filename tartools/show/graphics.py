@@ -30,8 +30,9 @@ SIXEL_DTYPE = "S5"  # numpy's type of a part of a line of sixels, such as "-#255
 def encode_kitty(picture: Image, columns: int, rows: int) -> str:
     """Return the escape code that draws *picture*, scaled to *columns* by *rows* cells, in kitty's graphics protocol.
 
-    It has all pixels of *picture*: the terminal scales it. The cursor stays where it is, and the terminal sends no
-    reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display images on screen" and "Remote client".
+    It has all pixels of *picture*: the terminal scales it to exactly these cells, and may stretch it. The cursor
+    stays where it is, and the terminal sends no reply. https://sw.kovidgoyal.net/kitty/graphics-protocol/, "Display
+    images on screen" and "Remote client".
     """
     from base64 import b64encode
 
@@ -62,7 +63,9 @@ def encode_png(picture: Image) -> bytes:
 
 
 def encode_sixel(picture: Image, width: int, height: int) -> str:
-    """Return *picture*, scaled to fit *width* by *height* pixels, as sixels of at most 256 colours.
+    """Return *picture*, scaled up or down to fit into *width* by *height* pixels, as sixels of at most 256 colours.
+
+    Its proportions stay. The result is a complete escape code.
 
     VT330/VT340 Programmer Reference Manual, volume 2, chapter 14: bands of six rows; in each band, for each colour the
     sixels of that colour from left to right, then back to its start ($); then the next band (-).
@@ -120,7 +123,8 @@ def _encode_bands(indexed: Image) -> str:
 def draw_half_blocks(picture: Image, columns: int, rows: int, *, exact: bool) -> list[str]:
     """Return the RGB *picture* as *rows* lines of *columns* half blocks (▀), each with one colour above another.
 
-    *exact*: True for any colour; False: the nearest of the 256 of xterm. Every line ends with the default colours.
+    It is stretched to that size. *exact*: True for any colour; False: the nearest of colours 16 to 255 of xterm. Every
+    line ends with the default colours.
     """
     from PIL import Image
 

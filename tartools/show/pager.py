@@ -31,7 +31,7 @@ CLEAR_SCREEN = "\x1b[H\x1b[2J"
 class History:
     """The *samples*, read as far as the user has gone; the last ones are kept to go back to.
 
-    Attributes: first: number of the first sample that is kept. is_at_end: True if all samples have been read.
+    Attributes: first: number of the first sample that is kept. is_at_end: True once `read_to` has met the end.
     `read_to` reads on; `history[number]` is the sample *number*, from 0, which must be read and kept. Each sample read
     is counted in *account* as written.
     Holds: 10,000 samples (MAX_SAMPLES_KEPT), or 256 MiB of them (MAX_KEPT_MEMORY), but at least one; ranges of files do
@@ -55,7 +55,7 @@ class History:
         """Read up to sample *number*, from 0; return the number of the nearest sample kept, -1 if there is none.
 
         It is *number* itself, unless there are fewer samples (then the last one), or it is kept no longer (the first
-        kept).
+        kept). Raises: the errors of reading.
         """
         while number >= self.count:
             sample = next(self._unread, None)
@@ -84,8 +84,8 @@ class Pager:
     """Shows *samples* on a terminal, one at a time or as a grid, as the user presses keys: call `run`.
 
     *keyboard*: reads keys and writes to the terminal. `screen()`: returns its present size and abilities. *account*:
-    counts the samples read. *total*: number of all samples; None if unknown. It reads no further than needed. Holds:
-    the samples that `History` keeps.
+    counts the samples read as written. *total*: number of all samples; None if unknown. It reads no further than
+    needed. Holds: the samples that `History` keeps.
     """
 
     def __init__(
@@ -136,9 +136,11 @@ class Pager:
                 self._go_to(self._number + (step if key in NEXT_KEYS else -step))
 
     def _go_to(self, number: int) -> None:
-        """Make sample *number*, from 0, the current one; if there is none, the first or last kept, and set a note.
+        """Make sample *number*, from 0, the current one; if there is none, the first or last kept, mostly with a note.
 
-        A key pressed while samples are read stops that; then the current sample is the last one read.
+        A key pressed while samples are read stops that, as a note says; then the current sample is the last one read.
+        There is no note if *number* is `sys.maxsize`, the way to the end, and the current sample changes; there is one
+        for the first if it was the current one.
         """
         before = self._number
         stopped = False
@@ -168,8 +170,8 @@ class Pager:
         """Ask for words; go to the next sample that has each of them in its key or a text.
 
         After the last sample comes the first that is kept. If none is found, or a key pressed meanwhile stops the
-        search, the current sample stays, and a note says so. An empty line repeats the last search, Escape does
-        nothing. Raises: StorageError if a payload can't be read.
+        search, the current sample stays (the first kept if it is kept no longer), and a note says so. An empty line
+        repeats the last search, if there was one; Escape does nothing. Raises: StorageError if a payload can't be read.
         """
         typed = self._ask("/")
         self._query = typed or self._query
@@ -193,7 +195,7 @@ class Pager:
     def _ask(self, question: str, typed: str = "") -> str | None:
         """Return the line that the user types after *question*; None after Escape, or Backspace on an empty line.
 
-        *typed*: the beginning of the line.
+        *typed*: the beginning of the line. The line is drawn in the last row as it changes.
         """
         line_bytes = bytearray(typed.encode())
         while True:
@@ -229,7 +231,10 @@ class Pager:
         self._keyboard.write(f"{forget}{CLEAR_SCREEN}{drawn}{self._draw_foot(*foot)}".encode())
 
     def _draw_grid(self, screen: Screen) -> str:
-        """Return the text of the page of the grid that has the current sample, after reading as far as its last one."""
+        """Return the text of the page of the grid that has the current sample, after reading as far as its last one.
+
+        If the current sample is kept no longer after that, the first kept becomes the current one.
+        """
         across, down = sheet.grid_size(screen)
         page = across * down
         begin = self._number // page * page
@@ -250,7 +255,10 @@ class Pager:
         )
 
     def _position_words(self) -> str:
-        """Return "N of TOTAL" for the current sample; without a total "N of READ+", or "N" if it was read last."""
+        """Return "N of TOTAL" for the current sample; without a total "N of READ+", or "N" if it was read last.
+
+        TOTAL is the number of samples read once all are; a total below it counts as none.
+        """
         read, number = self._seen.count, self._number + 1
         if self._seen.is_at_end:
             return f"{number:,} of {read:,}"

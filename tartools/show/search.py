@@ -16,6 +16,8 @@ NO_TEXTS = PICTURES | SOUNDS | VIDEOS | ARRAYS  # suffixes of fields that are no
 def search_words(query: str) -> list[str]:
     """Return the words of *query*, in small letters, without quotes; blanks in double quotes do not end a word.
 
+    Quotes that are not closed last to the end of *query*.
+
     >>> search_words('Oak "cls=sea lion"')
     ['oak', 'cls=sea lion']
     """
@@ -23,10 +25,11 @@ def search_words(query: str) -> list[str]:
 
 
 def has_words(sample: Sample, words: Sequence[str]) -> bool:
-    """True if *sample* has each of *words*, in its key or a text, ignoring case.
+    """True if *sample* has each of *words*, in its key or a text, ignoring case; True without words.
 
-    *words*: from `search_words`, in small letters. `field=part` is a word for a part of a field, `field==value` for all
-    of it. Raises: StorageError if a payload can't be read.
+    *words*: from `search_words`, in small letters. `field=part` is a word for a part of the text of a field,
+    `field==value` for all of it; as any word, it is also found as it is in the key or in the text of another field.
+    Texts are what `texts_of` yields. Raises: StorageError if a payload can't be read.
     """
     missing = [word for word in words if word not in sample.key.lower()]
     for field, value in texts_of(sample) if missing else ():
@@ -40,7 +43,8 @@ def texts_of(sample: Sample) -> Iterator[tuple[str, str]]:
     """Yield (field, text) for each member of *sample* that may be text, decompressed, both in small letters.
 
     These are all but pictures, sounds, videos and arrays, by their suffixes. Only the first 1 MiB (MAX_SEARCHED_BYTES)
-    of a text is read. Members that can't be decompressed are skipped. Raises: StorageError if a payload can't be read.
+    of a text is yielded; bytes that are not UTF-8 become replacement characters. Members that can't be decompressed are
+    skipped. Raises: StorageError if a payload can't be read.
     """
     for member in sample.members:
         if suffix_of(field_name(member)) in NO_TEXTS:

@@ -31,8 +31,8 @@ class Section(NamedTuple):
         rows: their cells: texts, or shares from 0 to 1, which become bars.
         filters: on a page, for each row the filter that finds its samples, or None; () if no row has one.
 
-    If the table is too wide for the terminal, bars are left out, then words are cut, then the last columns are left
-    out.
+    If the table is too wide for the terminal, bars are left out, then words are cut (no columns with >), then the last
+    columns are left out, but for the first two.
     """
 
     more: str
@@ -82,8 +82,8 @@ Part = Section | tuple[str, str]  # of a report: a section, or a line and its st
 def draw_report(parts: Iterable[Part], screen: "Screen") -> str:
     """Return the *parts* of a report, sections and styled lines, as text, as wide as *screen*.
 
-    An empty line is before each section; a style is one of rich, such as "bold". It has colours if *screen* takes
-    escape codes, and no blanks at the ends of lines.
+    An empty line is before each section; a style is one of rich, such as "bold". Lines that are too long are wrapped.
+    It has colours if *screen* takes escape codes, else no blanks at the ends of lines.
     """
     from rich.console import Console
     from rich.text import Text
@@ -119,12 +119,12 @@ def shorten(text: str, width: int = MAX_WORD_CHARS) -> str:
 
 
 def share_of(part: float, total: float) -> float:
-    """Return *part* / *total*, from 0 to 1. A total below 1 counts as 1, so that the share of 0 is 0."""
+    """Return *part*, from 0 to *total*, divided by *total*; a total below 1 counts as 1, so that 0 of 0 gives 0."""
     return part / max(total, 1)
 
 
 def percent(part: int, total: int) -> str:
-    """Return *part* as a percentage of *total*, with one decimal: "12.5 %"; "0.0 %" of 0."""
+    """Return *part* as a percentage of *total*, with one decimal: "12.5 %"; "0.0 %" for 0 of 0."""
     return f"{100 * part / max(total, 1):.1f} %"
 
 
@@ -142,7 +142,9 @@ def draw_bar(share: float, width: int = BAR_CHARS) -> str:
 
 
 def draw_skyline(counts: Iterable[int]) -> str:
-    """Return *counts* as one line of vertical bars; the largest count fills the height, 0 is a blank.
+    """Return *counts* as one line of vertical bars; the largest count fills the height, 0 is a blank; "" for none.
+
+    Heights are rounded up to eighths, so that a count above 0 is always seen.
 
     >>> draw_skyline([0, 1, 4, 8])
     ' ▁▄█'

@@ -78,8 +78,9 @@ def draw_rows(
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (text, count of samples, lines that the text takes), for as many *samples* as fit side by side on *screen*.
 
-    If *screen* draws no pictures, that is one. *note*: called with each sample and True if a picture, sound, video or
-    compressed payload in it is broken.
+    If *screen* draws no pictures, that is one, and each character is counted as one column. A sample without pictures,
+    or with more than fit side by side, is alone. *note*: called with each sample, and True if a picture, sound, video
+    or compressed payload in it is broken, else False.
     Order: input order. Holds: the text of the samples that are side by side. Raises: TarToolsError.
     """
     if screen.protocol == NO_PROTOCOL:
@@ -119,17 +120,21 @@ def is_broken(described: Described) -> bool:
 
 
 def block_height(blocks: Sequence[Block], columns: int) -> int:
-    """Return the number of lines that *blocks* side by side take on a terminal of *columns*, which wraps long lines."""
+    """Return the number of lines that *blocks* side by side take on a terminal of *columns*, which wraps long lines.
+
+    *blocks*: at least one; all have a title, or none. A title, and the labels of tiles, count as one line each.
+    """
     tallest = max((tile.rows + 1 for block in blocks for tile in block.tiles), default=0)
     below = max(sum(max(1, -(-line_columns(line) // columns)) for line in block.lines) for block in blocks)
     return bool(blocks[0].title) + tallest + below
 
 
 def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
-    """Return (text of *sample* for all rows of *screen* but the last, True if all of the sample fits).
+    """Return (text of *sample* for all rows of *screen* but the last, True if all of its lines and pictures fit).
 
-    Pictures get the rows that the text leaves, but at least half of them. Text and pictures that do not fit are cut
-    off.
+    Pictures with their labels get the rows that the text leaves, but at least half of the rows below the key. Lines and
+    pictures that do not fit are left out; a line wider than the screen is cut, which does not count as not fitting.
+    Raises: TarToolsError if a payload can't be read.
     """
     described = describe_members(sample, screen)
     is_drawing = screen.protocol != NO_PROTOCOL
@@ -162,7 +167,8 @@ def draw_page(sample: Sample, screen: Screen) -> tuple[str, bool]:
 def grid_size(screen: Screen) -> tuple[int, int]:
     """Return (thumbnails side by side, rows of thumbnails) of a grid on *screen*, each at least 1.
 
-    A thumbnail has at least MIN_PICTURE_COLUMNS columns, and half as many rows.
+    A thumbnail with its key has at least MIN_PICTURE_COLUMNS columns, and half as many rows, but not more than
+    *screen*.
     """
     across = max(1, (screen.columns + PICTURE_GAP_COLUMNS) // (MIN_PICTURE_COLUMNS + PICTURE_GAP_COLUMNS))
     return across, max(1, (screen.rows - 1) // (MIN_PICTURE_COLUMNS // 2))
@@ -172,7 +178,8 @@ def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> s
     """Return the text, for all rows of *screen* but the last, with a thumbnail of each of *samples*, under its key.
 
     A thumbnail is the first picture or video, or else the beginning of the list of fields. *samples*: no more than
-    `grid_size` has room for. *marked_index*: index in *samples* of the one whose key is marked.
+    `grid_size` has room for. *marked_index*: index in *samples* of the one whose key is marked. Raises: TarToolsError
+    if a payload can't be read.
     """
     across, down = grid_size(screen)
     max_columns, max_rows = (
@@ -189,8 +196,9 @@ def draw_grid(samples: Sequence[Sample], marked_index: int, screen: Screen) -> s
 def draw_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: int, *, marked: bool) -> Block:
     """Return *sample* as a block for a grid: its key, then its first picture or video if *screen* draws it.
 
-    Else the key is followed by the list of fields. *max_columns*: largest width of the block. *max_rows*: largest
-    height without the key and the empty line at the end. *marked*: True to highlight the key.
+    Else the key is followed by the beginning of the list of fields. A long key is cut at its beginning. *max_columns*:
+    largest width of the block. *max_rows*: largest height without the key and the empty line at the end. *marked*: True
+    to highlight the key. Raises: TarToolsError if a payload can't be read.
     """
     from rich.cells import set_cell_size
 
@@ -211,7 +219,10 @@ def draw_thumbnail(sample: Sample, screen: Screen, max_columns: int, max_rows: i
 
 
 def describe_members(sample: Sample, screen: Screen) -> Described:
-    """Return (member, description) for each member of *sample*. Decodes pictures if *screen* will not draw them."""
+    """Return (member, description) for each member of *sample*. Decodes pictures if *screen* will not draw them.
+
+    Raises: TarToolsError if a payload can't be read.
+    """
     return [(member, describe(member, decode=screen.protocol == NO_PROTOCOL)) for member in sample.members]
 
 
@@ -219,7 +230,9 @@ def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int
     """Return *sample* as blocks, at least one, whose pictures and videos fit side by side into the width of *screen*.
 
     *members*: its members with their descriptions. A picture and its label take at most *max_columns* columns, a
-    picture *max_rows* rows. The first block has the key as title, the last the text of the other fields.
+    picture *max_rows* rows; a message in place of a picture may take more rows. The first block has the key as title,
+    the last the text of the other fields: of all fields, if *screen* draws no pictures. Raises: TarToolsError if a
+    payload can't be read.
     """
     drawn: list[tuple[Member, Description]] = []
     described: list[tuple[Member, Description]] = []
@@ -238,10 +251,11 @@ def lay_out(sample: Sample, members: Described, screen: Screen, max_columns: int
 
 
 def decode_drawn(member: Member, kind: str, width: int, height: int) -> "Image":
-    """Return the picture *member*, or the first frame of a video, reduced to about *width* by *height* pixels.
+    """Return the picture *member*, or the first frame of a video, reduced to at most *width* by *height* pixels.
 
-    *kind*: one of DRAWN_KINDS. Raises: TarToolsError if it can't be read, or without PyAV; ValueError for a video
-    without a frame; any error of Pillow or PyAV for a damaged one.
+    A smaller one keeps its size. *kind*: one of DRAWN_KINDS. Raises: TarToolsError if it can't be read, or, for a
+    video, without PyAV; ValueError for a video without a frame; TooLargeError for a picture of too many pixels; any
+    error of Pillow or PyAV for a damaged one.
     """
     if kind != VIDEO:
         return decoding.decode_reduced(member, width, height)
@@ -257,7 +271,8 @@ def draw_tile(member: Member, description: Description, screen: Screen, max_colu
     """Return the tile of the picture or video *member* for *screen*; if it can't be decoded, a message in a frame.
 
     *description*: of *member*; its kind says how to decode it, its text is for the label. *max_columns*, *max_rows*:
-    the largest size, in cells. Raises: TarToolsError if the member can't be read, or PyAV, for videos, is missing.
+    the largest size, in cells; a message may have more rows. Raises: TarToolsError if the member can't be read, or
+    PyAV, for videos, is missing.
     """
     name = printable(field_name(member)) or "-"
     try:
@@ -300,8 +315,8 @@ def fit_cells(size: tuple[int, int], max_columns: int, max_rows: int) -> tuple[i
 def draw_row(blocks: Sequence[Block], *, codes: bool = True) -> str:
     """Return the text that draws *blocks* side by side, from the start of a line on; the cursor ends below them.
 
-    *codes*: True to style titles and labels by escape codes. Pictures are drawn after the lines that leave space for
-    them, because the screen may scroll by these.
+    *blocks*: at least one; all have a title, or none. *codes*: True to style titles and labels by escape codes.
+    Pictures are drawn after the lines that leave space for them, because the screen may scroll by these.
     """
     tallest = max((tile.rows for block in blocks for tile in block.tiles), default=0)
     columns = [draw_block(block, tallest, codes) for block in blocks]
@@ -358,7 +373,7 @@ def add_style(line: str, code: str) -> str:
 
 
 def draw_frame(message: str, width: int) -> list[str]:
-    """Return *message*, wrapped, in a frame of box-drawing characters, as lines of *width* columns."""
+    """Return *message*, wrapped, in a frame of box-drawing characters, as lines of *width* columns, at least 5."""
     import textwrap
 
     from rich.cells import set_cell_size

@@ -26,12 +26,12 @@ HISTOGRAM_STEPS = 12  # of a histogram
 
 
 def facts_of(summary: Summary, urls: Sequence[str], size: int, torn: Container[bytes]) -> dict[str, Any]:
-    """Return the facts of --json about the samples in *summary*, read from the shards *urls*.
+    """Return the facts of --json about the samples in *summary*, read from the shards *urls*, at least one.
 
-    Keys: samples, members, bytes (archives, payloads, headers, padding, other), shards (`balance_facts`); fields (a
-    list of `facts_of_field`) and combinations (a list of fields and samples, most frequent first), None if over 1,000;
-    values (a list of `facts_of_values`), if columns were counted. *size*: unpacked bytes of the shards. *torn*: keys
-    that return later in their shard, as bytes.
+    Keys: samples, members, bytes (archives, payloads, headers, padding, other: outside of samples), shards
+    (`balance_facts`); fields (a list of `facts_of_field`) and combinations (a list of fields and samples, most frequent
+    first), each None if over 1,000; values (a list of `facts_of_values`), if columns were counted. *size*: unpacked
+    bytes of the shards. *torn*: keys that return later in their shard, as bytes.
     """
     combinations = sort_by_count({fields: tally.count for fields, tally in summary.combinations.items()})
     facts = {
@@ -74,7 +74,7 @@ def facts_of_values(name: str, values: FieldSummary, samples: int) -> dict[str, 
 def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
     """Return the facts of --json about the classes of *field*.
 
-    Keys: values (number), counts (class -> count, largest first), None if over 1,000; long (values over 256 bytes).
+    Keys: values (number), counts (class -> count, largest first), both None if over 1,000; long (count over 256 bytes).
     """
     counts = None if field.classes is None else sort_by_count(field.classes)
     return {"values": None if counts is None else len(counts), "counts": counts, "long": field.long}
@@ -83,11 +83,11 @@ def facts_of_classes(field: FieldSummary) -> dict[str, Any]:
 def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Container[bytes]) -> dict[str, Any]:
     """Return the facts of --json about one *field*, called *name*. *summary*: all samples.
 
-    Keys: field, members, samples (with it), missing (number without), missing_in (first key without, or None),
-    missing_keys (first keys without, if most samples have it, else []; None if unknown), torn (the first key without
-    that is in *torn*, or None), bytes, sizes (min, p5, median, p95, max), histogram; classes, lengths if any; pictures
-    if any: formats and sizes (value -> count; sizes None if over 1,000), width and height (min, median, max), broken
-    (count), broken_in, why, broken_keys. *torn*: keys that return later in their shard.
+    Keys: field, members, samples (with it), missing (without), missing_in (first key without, or None), missing_keys
+    (first keys without, if most samples have it, else []; None: unknown), torn (first key without that is in *torn*;
+    None: none or unknown), bytes, sizes (min, p5, median, p95, max), histogram (`count_bins`); classes, if any;
+    lengths, pictures, if measured. pictures: formats, sizes (value -> count; sizes None if over 1,000), width, height
+    (`spread_facts`), broken (count), broken_in and why (None if 0), broken_keys. *torn*: keys, as in `facts_of`.
     """
     samples, in_most_samples = summary.samples, 2 * field.samples > summary.samples
     lacking = summary.keys_lacking(name) if field.samples < samples else []
@@ -132,7 +132,7 @@ def facts_of_field(name: str, field: FieldSummary, summary: Summary, torn: Conta
 def facts_of_lengths(lengths: LengthCounts) -> dict[str, Any]:
     """Return the facts of --json about the *lengths* of sounds or videos.
 
-    Keys: count (without broken ones), hours and seconds in all; min, median and max in seconds, None if count is 0;
+    Keys: count (of lengths measured), hours and seconds in all; min, median and max in seconds, None if count is 0;
     broken (number), broken_in (first key or None), why (the reason there), broken_keys (first keys).
     """
     times, broken = lengths.microseconds, lengths.broken
@@ -182,10 +182,10 @@ def sort_by_count(counts: dict[str, int]) -> dict[str, int]:
 
 
 def balance_facts(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> dict[str, Any]:
-    """Return the facts of --json about the distribution of samples and bytes over the shards *urls*.
+    """Return the facts of --json about the distribution of samples and bytes over the shards *urls*, at least one.
 
     Keys: count; samples and bytes (min, median, max); smallest and largest, the shard by bytes (url, samples, bytes).
-    *counts_by_url*: [samples, bytes] read from each URL; one that occurs twice in *urls* was read twice.
+    *counts_by_url*: [samples, bytes] by URL, absent: 0; for a URL twice in *urls*, the sum of two readings.
     """
     times = Counter(urls)
     counts = [[number // times[url] for number in counts_by_url.get(url, (0, 0))] for url in urls]
@@ -200,7 +200,7 @@ def balance_facts(counts_by_url: dict[str, list[int]], urls: Sequence[str]) -> d
 
 
 def plain_lines(facts: Facts) -> Iterator[str]:
-    """Yield the *facts* of `tarstat --json`, one per line: subject, colon, values, without separators of thousands."""
+    """Yield *facts* of `tarstat --json` as lines "SUBJECT: VALUES"; of a field up to 20 keys, 8 sizes of pictures."""
     size, shards = facts["bytes"], facts["shards"]
     yield f"shards: {shards['count']}"
     yield f"samples: {facts['samples']}"
@@ -234,7 +234,7 @@ def plain_lines(facts: Facts) -> Iterator[str]:
 
 
 def field_lines(field: Facts, samples: int) -> Iterator[str]:
-    """Yield the facts of one *field*, from `facts_of_field`, one per line; *samples*: count of all samples."""
+    """Yield lines about one *field*, from `facts_of_field`: up to 20 keys a flaw, 8 sizes; *samples*: count of all."""
     name, sizes = shorten(field["field"]), field["sizes"]
     yield (
         f"field {name}: {field['members']} members, {field['bytes']} bytes, each {sizes['min']} to {sizes['max']}, "
@@ -270,7 +270,7 @@ def field_lines(field: Facts, samples: int) -> Iterator[str]:
 
 
 def class_lines(name: str, classes: Facts) -> Iterator[str]:
-    """Yield the *classes*, facts from `facts_of_classes`, of the field or column *name* (escaped), one per line."""
+    """Yield lines of *classes*, from `facts_of_classes`: number, each if counted. *name*: field or column, escaped."""
     yield f"classes {name}: {TOO_MANY_VALUES if classes['values'] is None else classes['values']}"
     for value, count in (classes["counts"] or {}).items():
         yield f"class {name} {shorten(value)}: {count}"
@@ -279,7 +279,7 @@ def class_lines(name: str, classes: Facts) -> Iterator[str]:
 
 
 def sides_in_words(pictures: Facts) -> str:
-    """Return the widths and heights in *pictures*, facts of a field: "width 10 to 20, median 15, height 8" (all 8)."""
+    """Return the sides in *pictures*, facts with sound ones: "width 10 to 20, median 15, height 8" (all are 8 high)."""
     return ", ".join(
         f"{side} {range_facts['min']} to {range_facts['max']}, median {range_facts['median']}"
         if range_facts["min"] != range_facts["max"]
@@ -289,7 +289,7 @@ def sides_in_words(pictures: Facts) -> str:
 
 
 def broken_in_words(payloads: Facts) -> str:
-    """Return "COUNT, first KEY (REASON)" of the broken *payloads*, facts of the pictures or lengths of a field."""
+    """Return "COUNT, first KEY (REASON)" of *payloads*, at least one broken: pictures or lengths of a field."""
     return f"{payloads['broken']}, first {shorten(payloads['broken_in'])} ({payloads['why']})"
 
 
@@ -299,7 +299,7 @@ def shorten_keys(first_keys: Sequence[str]) -> list[str]:
 
 
 def torn_words(field: Facts) -> str:
-    """Return "KEY comes back in its shard; ADVICE" for the key in "torn" of *field*, its facts; the advice: sort."""
+    """Return "KEY comes back in its shard; ADVICE" for the key in "torn", not None, of the facts *field*."""
     return f"{shorten(field['torn'])} comes back in its shard; {SORT_HINT}"
 
 
@@ -334,9 +334,9 @@ def parts(facts: Facts) -> Iterator[Part]:
 
 
 def field_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the tables about fields in *facts*: how many samples have each, their sizes, pictures and lengths.
+    """Yield the tables about the first 40 fields in *facts*: how many samples have each, sizes, pictures and lengths.
 
-    There are also tables of the first keys without a field that most samples have, and of the first broken ones.
+    Also of the first keys without a field that most samples have, and of broken ones. Over 1,000 fields: only a note.
     """
     fields = facts["fields"]
     if fields is None:
@@ -390,7 +390,7 @@ def key_table(title: str, first_keys: Sequence[str], count: int, note: str = "")
 
 
 def picture_table(name: str, pictures: Facts) -> Section:
-    """Return the table of the 8 most frequent sizes of *pictures* in the field *name*; below: formats, sides, flaws."""
+    """Return a table of *pictures* in field *name*: 8 most frequent sizes, none if > 1,000; below: formats, flaws."""
     sizes = list((pictures["sizes"] or {}).items())
     total = sum(pictures["formats"].values())
     rows = [(size.replace("x", " x "), f"{count:,}", share_of(count, total)) for size, count in sizes[:MAX_TABLE_ROWS]]
@@ -416,7 +416,7 @@ def length_table(name: str, lengths: Facts) -> Section:
 
 
 def class_tables(facts: Facts) -> Iterator[Section]:
-    """Yield a table of the 8 most frequent classes for each field and column in *facts* that has classes."""
+    """Yield a table of the 8 most frequent classes, or only a note, for each column and each field with classes."""
     for field in (*(facts["fields"] or ()), *facts.get("values", ())):
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
@@ -440,7 +440,7 @@ def class_tables(facts: Facts) -> Iterator[Section]:
 
 
 def combination_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the table of the 8 most frequent combinations of fields in *facts*, if there are several combinations."""
+    """Yield a table of the 8 most frequent combinations of fields in *facts*, if several; over 1,000: only a note."""
     combinations = facts["combinations"]
     if combinations is None or len(combinations) > 1:
         rows = [
@@ -462,7 +462,7 @@ def combination_tables(facts: Facts) -> Iterator[Section]:
 
 
 def shard_tables(facts: Facts) -> Iterator[Section]:
-    """Yield the table of min, median and max of samples and bytes in a shard, from *facts*, if there are several."""
+    """Yield the table of min, median and max of samples and bytes in a shard, from *facts*; nothing for one shard."""
     shards = facts["shards"]
     if shards["count"] > 1:
         samples, sizes = shards["samples"], shards["bytes"]
@@ -478,9 +478,9 @@ def shard_tables(facts: Facts) -> Iterator[Section]:
 
 
 def flaw_lines(summary: Summary) -> Iterator[str]:
-    """Yield a line about broken samples in *summary*, and one for each field that most have and some lack.
+    """Yield a line about broken samples in *summary*, if any, and one for each field that most have and some lack.
 
-    Only the former if there are too many combinations of fields.
+    Only the former if there are too many combinations of fields (`many_combinations`).
     """
     if broken := summary.findings.get("broken"):
         yield flaw_line("broken", broken.count, broken.first, summary.samples)

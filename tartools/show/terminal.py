@@ -62,11 +62,12 @@ class Screen(NamedTuple):
 
 
 def detect_screen(protocol: str = AUTO) -> Screen:
-    """Return the screen of stdout. *protocol*: how to draw pictures, one of `PROTOCOLS`.
+    """Return the screen of stdout. *protocol*: how to draw pictures, one of `PROTOCOLS`; used as it is if not auto.
 
-    If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides, else `guess_protocol`.
-    There are no pictures by default if stdout is no terminal, NO_COLOR (https://no-color.org) is set, or TERM is dumb
-    or not set. Raises: UsageError if the variable is not one of `PROTOCOLS`.
+    If it is auto and stdout is a terminal, the environment variable TARTOOLS_PICTURES decides; if it is empty or auto,
+    `guess_protocol`. There are no pictures if it is auto and stdout is no terminal; nor, unless the variable names a
+    protocol, if NO_COLOR (https://no-color.org) is not empty, or TERM is dumb or not set. Raises: UsageError if the
+    variable decides and is not one of `PROTOCOLS`.
     """
     terminal = os.isatty(1)
     codes = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
@@ -181,7 +182,10 @@ class Keyboard:
         self._typed = b""
 
     def take_over(self) -> None:
-        """Take the terminal over: an empty screen, keys one by one, no echo; Ctrl-C and Ctrl-Z stay signals."""
+        """Take the terminal over: an empty screen, keys one by one, no echo; Ctrl-C and Ctrl-Z stay signals.
+
+        Raises: OSError or termios.error if the terminal no longer exists.
+        """
         tty.setcbreak(self._fd, termios.TCSANOW)
         self.write(ENTER_SCREEN)
 
@@ -197,7 +201,7 @@ class Keyboard:
             os.close(fd)
 
     def write(self, data: bytes) -> None:
-        """Write all of *data*, text with escape codes, to the terminal."""
+        """Write all of *data*, text with escape codes, to the terminal. Raises: OSError if it no longer exists."""
         while data:
             data = data[os.write(self._fd, data) :]
 
@@ -226,11 +230,11 @@ class Keyboard:
         return KEY_NAMES.get(text, text)
 
     def has_key(self) -> bool:
-        """True if a key was pressed that `read_key` has not returned yet."""
+        """True if a key was pressed that `read_key` has not returned yet, or the terminal no longer exists."""
         return bool(self._typed or select.select([self._fd], [], [], 0)[0])
 
     def _read(self) -> bytes:
-        """Return the bytes typed so far, after waiting for one; b"" if the terminal no longer exists."""
+        """Return up to 1000 of the bytes typed so far, after waiting for one; b"" if the terminal no longer exists."""
         with suppress(OSError):
             return os.read(self._fd, 1000)
         return b""
@@ -240,8 +244,10 @@ class Keyboard:
 def take_over() -> Iterator[Keyboard]:
     """Take over the terminal of this process for the body of `with`, and restore it however the body ends.
 
-    Yields the `Keyboard`, closed at the end. The terminal is restored while the process is stopped by Ctrl-Z, too. Only
-    for the main thread. Raises: UsageError if the process has no terminal.
+    Yields the `Keyboard`, closed at the end. The terminal is restored while the process is stopped by Ctrl-Z, too. A
+    signal, such as SIGWINCH for a new size, makes `read_key` return REDRAW_KEY; SIGALRM does nothing if it had a
+    handler, so that progress is not drawn. The handlers before it are back at the end. Only for the main thread.
+    Raises: UsageError if the process has no terminal.
     """
     keyboard = Keyboard()
 

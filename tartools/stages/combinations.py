@@ -12,8 +12,8 @@ from tartools.samples.values import payload_digests
 def digest_columns(same: Combination, size: int) -> tuple[list[bytes], list[Sequence[bytes]]]:
     """Return (fields, columns): names of the fields of the samples *same*, and for each a column of payload digests.
 
-    Fields are in the order of their bytes. A column has one BLAKE2b digest of *size* bytes a sample. If samples have a
-    field twice, that field is there twice, with two columns, in which the digests of each sample are sorted.
+    Fields are in the order of their bytes. A column has one BLAKE2b digest of *size* bytes a sample. A field that the
+    samples have several times is there as often, with as many columns, in which the digests of each sample are sorted.
     Raises: StorageError if a file has changed.
     """
     fields = [field.encode("utf-8", "surrogateescape") for field in same.fields]

@@ -32,7 +32,7 @@ class DiffSide(NamedTuple):
     """One of the two inputs that tardiff compares: the first (A) or the second (B).
 
     `urls`: its shards and tables. `reading`: how they are read. `max_workers`: up to so many workers read them.
-    `counts`: gets the number of samples of each task of `gather`.
+    `counts`: gets the number of samples of each task of `gather`; complete at the end of `contents`.
     """
 
     urls: Sequence[str]
@@ -47,7 +47,8 @@ class DiffSide(NamedTuple):
         the task << POSITION_SHIFT (40), plus the number of samples before in the task: `resolve_positions` makes
         positions in the input of them, with `counts`. The content has the names of the fields and a digest of each
         payload: see `content_records`. Counts the samples in *account*, as read and written.
-        Raises: TarFormatError and StorageError for a damaged or changed input.
+        Raises: TarFormatError and StorageError for a damaged or changed input; the errors of `account.check`, at its
+        end.
         """
 
         def work(task: ShardTask[int]) -> Iterator[bytes]:
@@ -66,7 +67,8 @@ def digest(urls: Sequence[str], account: Account, reading: Reading, max_workers:
     """Return the digest of the data set *urls*: the sum of its samples' digests (`digest_of_batch`) modulo 2**256.
 
     The order of samples does not count. `account`: counts them, as read and written. `reading`: how they are read.
-    `max_workers`: up to so many workers read. Raises: TarFormatError and StorageError for a damaged or changed input.
+    `max_workers`: up to so many workers read. Raises: TarFormatError and StorageError for a damaged or changed input;
+    the errors of `account.check`.
     """
 
     def work(task: ShardTask[int]) -> Iterable[bytes]:
@@ -85,7 +87,7 @@ def write_selected(run: Pass[Any], counts: Sequence[int], selected: Iterator[byt
     `counts`: number of samples of each task. `selected`: sorted records of 8 bytes (task number << POSITION_SHIFT plus
     position in the task, big-endian) and the key itself, not encoded. Raises: StorageError if the input has changed
     since it was compared: a selected sample has another key than its record, or the number of samples is not the sum of
-    *counts*.
+    *counts*; the errors of `run.select`.
     """
     run.snapshot.samples = sum(counts)
     places, keys = tee(selected)
@@ -153,14 +155,14 @@ REPEATED_COUNTERS = "repeated_a", "repeated_b"  # samples whose key an earlier s
 
 
 class Change(NamedTuple):
-    """The result of comparing one key, or one sample, of the first input (A) and the second input (B).
+    """The result of comparing two samples with one key, or one without a partner, of the inputs A (first) and B.
 
     `kind`: EQUAL, ADDED (only in B), REMOVED (only in A), CHANGED or REORDERED.
     `key`: as `sortkeys.text_bytes` encodes it.
     `before`, `position`: position in A and in B, 8 bytes, copied from the records; b"" where the input does not have
     the sample; REORDERED has no `before`.
-    `fields`: of CHANGED, names of the changed fields; one that only A has begins with -, one that only B has with +;
-    else ().
+    `fields`: of CHANGED, names of the changed fields, as `changed_fields` returns them: one that only A has begins with
+    -, one that only B has with +; else ().
     """
 
     kind: str
@@ -175,7 +177,7 @@ def _parse_records(
 ) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Yield (encoded key, position, content) of each of *records*, the sorted content records of one input.
 
-    Adds the number of samples that have the key of the sample before them to `counts[repeated]`.
+    Adds 1 to `counts[repeated]` for each sample that has the key of the sample before it, when it is yielded.
     """
     last = b""
     for record in records:
@@ -191,8 +193,9 @@ def find_changes(records_a: Iterator[bytes], records_b: Iterator[bytes], counts:
     """Compare the first input (A) and the second input (B) of tardiff; yield their `Change`s, sorted by key.
 
     *records_a*, *records_b*: their content records, sorted. The first sample of a key in A is compared with the first
-    in B, and so on: each pair gives one change, also if it is equal, and each sample without a partner one. Adds to
-    *counts*, under REPEATED_COUNTERS, how many samples of each input have the key of an earlier one.
+    in B, and so on: each pair gives one change, EQUAL or CHANGED, and each sample without a partner one, ADDED or
+    REMOVED. Adds to *counts*, under REPEATED_COUNTERS, how many samples of each input have the key of an earlier one;
+    complete at the end.
     """
     of_a, of_b = (
         _parse_records(side, counts, name) for side, name in zip((records_a, records_b), REPEATED_COUNTERS, strict=True)
@@ -245,8 +248,9 @@ def find_reordered(pairs: Iterable[bytes], sort: Callable[[Iterable[bytes]], Ite
     """Yield a REORDERED change for each sample with another predecessor in the second input (B) than in the first (A).
 
     *pairs*: records of the samples that both inputs have: position in A and position in B, 8 bytes each, and the key;
-    other samples do not count. `sort(records)`: yields any number of records sorted; called twice. Order: by
-    position in B. A change has its `key` and `position` (in B); its `before` is b"".
+    other samples do not count. The first sample of an input has no predecessor: it, too, is compared. One moved sample
+    gives up to three changes. `sort(records)`: yields any number of records sorted; called twice. Order: by position in
+    B. A change has its `key` and `position` (in B), copied from the record; its `before` is b"".
     """
 
     # Two sorts: the first, by position in A, puts each sample beside its predecessor in A; the second, by position in

@@ -46,8 +46,8 @@ class Imbalance:
 
     Imbalance: the sum over all classes and parts of (samples - target) ** 2 / (target * samples of the class), where
     target is the part's share of the class; all samples together count as one more class.
-    *parts*: with their shares. *totals*: samples of each class, in the whole data set. All parts are empty at first;
-    `add` puts a group into one.
+    *parts*: with their shares. *totals*: samples of each class, in the whole data set, none 0. All parts are empty at
+    first; `add` puts a group into one.
     `counts`: for each part, a list: its samples of each class, and as last item its samples of all classes.
     """
 
@@ -60,7 +60,7 @@ class Imbalance:
     def largeness(self, group: GroupCounts) -> float:
         """Return the sum of the fractions that *group* has of the samples of each class, and of all samples.
 
-        It is the larger, the more of a class the group has: 2 for one that has all samples, of one class.
+        It is the larger, the more of a class the group has: 2 for one that has all samples, if there is one class.
         """
         return sum(count / self._totals[index] for index, count in self._with_size(group))
 
@@ -95,7 +95,8 @@ class Imbalance:
 
         Such as "the largest difference is 5%: val has 15% of the samples with 'cat', its share is 10%".
         *parts*: with their shares, as given to the constructor. *classes*: the values that stand for the indexes of
-        classes. Without a difference, the sentence says that each part has its share exactly; "" if there is no class.
+        classes; 40 characters of one are shown. Of equal differences the first class counts, and its first part.
+        Without a difference, the sentence says that each part has its share exactly; "" if there is no class.
         """
         weights = sum(part.weight for part in parts)
         difference, index, number = max(
@@ -121,8 +122,9 @@ def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
     """Return an array: at the number of each of *groups* the index of its part, chosen so that *imbalance* is small.
 
     *imbalance*: without groups so far; all are added to it, each in its part. The numbers of groups are 0, 1, and so
-    on. The parts depend on hashes and counts, not on these numbers.
-    Holds: 32 MiB of groups, further ones in unnamed files in *tmpdir*, and two bytes a group.
+    on. The parts depend on hashes and counts, not on these numbers, unless two hashes are equal.
+    Holds: 32 MiB of groups, further ones in unnamed files in *tmpdir*, and two bytes a group. Raises: StorageError if
+    such a file can't be written.
     """
     parts = array("H")
     first: list[GroupCounts] = []
@@ -141,9 +143,9 @@ def assign_evenly(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
 
 
 def _sort_by_size(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: str | None) -> Iterator[GroupCounts]:
-    """Yield *groups* sorted by their largeness in *imbalance*, the largest first; of equal ones, by hash.
+    """Yield *groups* sorted by their largeness in *imbalance*, the largest first; equal ones by hash, then by number.
 
-    Holds: 32 MiB of groups, beyond that unnamed files in *tmpdir*.
+    Holds: 32 MiB of groups, further ones in unnamed files in *tmpdir*. Raises: StorageError if one can't be written.
     """
 
     def record(group: GroupCounts) -> bytes:
@@ -160,7 +162,8 @@ def _sort_by_size(groups: Iterable[GroupCounts], imbalance: Imbalance, tmpdir: s
 def _move_groups(groups: Sequence[GroupCounts], parts: "array[int]", imbalance: Imbalance) -> bool:
     """Move each of *groups* to the part where it adds least to *imbalance*, if that reduces it.
 
-    *parts*: index of the part of each group, by its number; changed in place. Return True if a group was moved.
+    *parts*: index of the part of each group, by its number; changed in place, as `imbalance.counts` are. Return True if
+    a group was moved.
     """
     moved = False
     for group in groups:
@@ -176,9 +179,10 @@ def _move_groups(groups: Sequence[GroupCounts], parts: "array[int]", imbalance: 
 
 
 def _swap_groups(groups: Sequence[GroupCounts], parts: "array[int]", imbalance: Imbalance) -> bool:
-    """Swap the parts of two of *groups* wherever that reduces *imbalance*; return True if two were swapped.
+    """Swap the parts of each two of *groups* if that reduces *imbalance*; return True if two were swapped.
 
-    *parts*: index of the part of each group, by its number; changed in place.
+    Each two are tried once, in order. *parts*: index of the part of each group, by its number; changed in place, as
+    `imbalance.counts` are.
     """
     swapped = False
     for group, other_group in combinations(groups, 2):

@@ -34,9 +34,10 @@ MERGE_BYTES = 32 << 20  # bytes of blocks held by a merge: fewer runs at once, i
 
 
 class SortedRun(NamedTuple):
-    """A run of sorted records: bytes *start* to *end* of the scratch *file*, as `write_run` wrote them.
+    """A run of records, sorted (of a `Spool`: as added): bytes *start* to *end* of *file*, as `write_run` wrote them.
 
-    They are blocks of `pack_blocks`, each after its length in 8 bytes. *largest*: bytes of the largest block.
+    They are blocks of `pack_blocks`, each after its length in 8 bytes. *file*: a scratch file. *largest*: bytes of the
+    largest block.
     """
 
     file: io.FileIO
@@ -49,7 +50,7 @@ class Spool:
     """A list of records (bytes) that may exceed memory; it can be iterated any number of times, in the order of adding.
 
     Holds: up to *memory* bytes, 64 counted for each record beyond its own (RECORD_OVERHEAD_BYTES); further records are
-    in an unnamed file in *tmpdir*. Raises: StorageError if that can't be written.
+    in an unnamed file in *tmpdir*. `add` and `extend` raise StorageError if that can't be written.
     """
 
     def __init__(self, memory: int, tmpdir: str | None) -> None:
@@ -87,8 +88,8 @@ def external_sort(records: Iterable[bytes], memory: int, tmpdir: str | None) -> 
     """Yield *records* (bytes) sorted, once all have been read.
 
     Holds: *memory* bytes, 64 counted for each record beyond its own, and 32 MiB while it merges, or two records if they
-    are larger. Records that do not fit into *memory* are written to an unnamed file in *tmpdir*. Raises: StorageError
-    if that can't be written or read.
+    are larger. Records that do not fit into *memory* are written to an unnamed file in *tmpdir*, which is closed at the
+    end, also if the iteration is stopped. Raises: StorageError if that can't be written or read.
     """
     buffer: list[bytes] = []
     runs: list[SortedRun] = []
@@ -151,9 +152,9 @@ def group_runs(runs: list[SortedRun]) -> list[list[SortedRun]]:
 
 
 def write_run(records: Iterable[bytes], file: io.FileIO) -> SortedRun:
-    """Append *records*, which are in order, to *file* as blocks; return the run that they make.
+    """Append *records*, in their order, to the scratch *file* as blocks; return the run that they make.
 
-    Holds: 1 MiB, and a block.
+    Holds: 1 MiB, and a block. Raises: StorageError if they can't be written.
     """
     start, largest = file.tell(), 0
     writer = io.BufferedWriter(file, WRITE_BYTES)

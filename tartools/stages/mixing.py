@@ -35,8 +35,9 @@ class MixedSource(Generic[Item]):
     """One source of a mixture, which can be iterated several times; it yields items: samples or row numbers.
 
     *source*: (URLs, function that returns the batches of items, True if items are row numbers). `account`: counts the
-    items as read. `needed`: True makes a source without items an error. Call `close` at the end. `name`: for messages,
-    its first URL, and how many more there are: "a.tar and 2 more". Holds: the batches of *source*.
+    items as read. `needed`: True makes a source without items an error when it ends. Take one iterator at a time, since
+    a new one replaces the batches of the one before; call `close` at the end. `name`: for messages, its first URL, and
+    how many more there are: "a.tar and 2 more". Holds: the batches of *source*.
     """
 
     def __init__(self, source: ItemSource, account: Account, *, needed: bool) -> None:
@@ -52,9 +53,9 @@ class MixedSource(Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         """Return an iterator of the items, from the first on.
 
-        Raises: StorageError, once all items have been taken before, if an input can't be read again. Taking items
-        raises, at their end, SampleError for a needed source without any; StorageError if their number differs from
-        the first round's.
+        An item is counted as read when it is taken. Raises: StorageError, once all items have been taken before, if an
+        input can't be read again. Taking items raises the errors of reading and, at their end, SampleError for a needed
+        source without any; StorageError if their number differs from the first round's.
         """
         for url in self._urls if self._counts else ():
             if not storage.is_repeatable(url):
@@ -87,7 +88,7 @@ class MixedSource(Generic[Item]):
         They can't be taken after that. Returns None, and counts nothing, if that takes too long. Row numbers and tables
         are always counted. With *read_all*, so are plain local shards, of which only headers are read; compressed
         shards, servers and commands never are, because they would be read to their end: one such input is enough for
-        None.
+        None. Raises: the errors of reading.
         """
         if not self._is_indexed and not all(is_table(url) or (read_all and is_plain_file(url)) for url in self._urls):
             return None
@@ -102,7 +103,7 @@ class MixedSource(Generic[Item]):
 
 
 def is_plain_file(url: Url) -> bool:
-    """True if *url* is a regular local file that is not compressed."""
+    """True if *url* is a regular local file that is not compressed; False also if it is missing or can't be read."""
     from tartools.shards.workers import is_compressed_file
 
     return storage.plain_size(url) is not None and not is_compressed_file(url)
@@ -150,13 +151,17 @@ class Mixture(Generic[Item]):
         """Yield (item, number of the source, round), at most *total* of them; then warn of the samples left out.
 
         Samples are left out by *stop* "first", or if *total* is reached; if they can be counted quickly, the account
-        counts them as read and left out. The warning also says if fewer than *total* samples came.
+        counts them as read and left out. It also warns if fewer than *total* samples came. Raises: the errors of the
+        sources.
         """
         yield from islice(self.draw_items(), self._total)
         self._report()
 
     def draw_items(self) -> Iterator[tuple[Item, int, int]]:
-        """Yield (item, number of the source, round) until *stop* ends the mixture, without the limit *total*."""
+        """Yield (item, number of the source, round) until *stop* ends the mixture, without the limit *total*.
+
+        Updates `item_counts`, `rounds` and `ended_sources`; nothing is reported. Raises: the errors of the sources.
+        """
         counts, rounds = self.item_counts, self.rounds
         going = [iter(source) for source in self._sources]
         live = list(range(len(going)))
@@ -191,8 +196,8 @@ class Mixture(Generic[Item]):
         """Yield *batches* of the mixed items unchanged; then warn if keys may have been written twice.
 
         They may if a source was read again, and the template *rekey* has neither `{round` nor `{index`; or, if none was
-        read again, if one of the first 10,000 keys repeats. `keys(batch)`: returns the keys of a batch, None for an
-        item without one.
+        read again, if a key comes twice among the first 10,000 (MAX_KEYS_REMEMBERED). `keys(batch)`: returns the keys
+        of a batch, None for an item without one.
         """
         batches = iter(batches)
         for batch in batches:
@@ -233,9 +238,10 @@ class Mixture(Generic[Item]):
             account.warn("; left out: ".join([why, *([", ".join(descriptions)] if descriptions else [])]))
 
     def _warn_of_keys(self) -> None:
-        """Warn if a source was read again, so that keys come again; else if one of the first 10,000 keys has repeated.
+        """Warn if a source was read again, so that keys come again, or if a key came twice among the first 10,000.
 
-        No warning of a source if the template *rekey* has `{round` or `{index`. The text says how --rekey avoids it.
+        If a source was read again, only that counts: there is no warning if the template *rekey* has `{round` or
+        `{index`. The text says how --rekey avoids it.
         """
         repeated = [number for number, rounds in enumerate(self.rounds) if rounds]
         if repeated and "{round" not in self._rekey and "{index" not in self._rekey:

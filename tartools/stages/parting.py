@@ -54,10 +54,12 @@ def label_samples(
     `group`, with *parts*: all samples with one value of it go to one part, by the hash of that value; with *column*
     too, to the part that keeps the shares of its values most even (`stages.evengroups`).
     `check(value)`: raises ValueError if a value of *column* can't be the name of a part; not called with *parts*.
-    `spread(counts)`: if given, called with the number of samples of each part before the iterator is returned.
+    `spread(counts)`: if given, called with the number of samples of each part before the iterator is returned. The
+    consumer counts the samples.
 
-    Raises: SampleError for a missing value, one that can't be the name of a part, or over 1,000 parts of *column*; and
-    if samples differ from the ones that were counted before.
+    Raises, now or while the iterator is read: SampleError for a value that is missing, can't be read, or can't be the
+    name of a part, for over 1,000 parts of *column*, and if samples differ from the ones that were counted before;
+    StorageError if the inputs have changed; the errors of reading.
     """
     run.prepare(reread=column is not None or group is not None)
     counts: Counter[str] | None = None
@@ -92,7 +94,7 @@ def _count_parts(
     """Count the samples of *run* by part; *parts* without samples are counted as 0.
 
     `label(batch)`: returns the part of each sample. `of_keys(keys)`: the same by keys alone; None if they do not
-    decide.
+    decide. Raises: the errors of *label* and of reading.
     """
     total = Counter({part.name: 0 for part in parts})
     for counts in run.label_counts(label, of_keys):
@@ -114,7 +116,8 @@ def make_value_labeller(column: Column, check: Callable[[str], None]) -> Callabl
     """Return a function from a batch to the parts of its samples, which are their values of *column*.
 
     `check(value)`: raises ValueError if it can't be a name. The function raises SampleError, naming the sample, for
-    such a value, for a missing one, and for the 1,001st distinct one (MAX_PART_VALUES).
+    such a value, for one that is missing or can't be read (`shares.values_of`), and for the 1,001st distinct one of all
+    batches (MAX_PART_VALUES).
     """
     values_seen: set[str] = set()
 
@@ -140,7 +143,7 @@ def make_value_labeller(column: Column, check: Callable[[str], None]) -> Callabl
 def make_group_labeller(parts: Sequence[shares.Part], group: Column | None) -> Callable[[Batch], list[str]]:
     """Return a function from a batch to the names of the samples' parts, chosen by the hash of the value of *group*.
 
-    *group* must not be None. The function raises SampleError for a sample without a value.
+    *group* must not be None. The function raises SampleError for a value that is missing or can't be read.
     """
     assert group is not None
     of_values = make_key_labeller(parts)
@@ -151,7 +154,7 @@ def sort_entries(batch: Batch, column: Column) -> Iterator[bytes]:
     """Yield a sort entry (bytes) for each sample of *batch*: value of *column*, hash of the key in 8 bytes, key.
 
     Entries compare by value, then hash, then key; `sortkeys.text_bytes` encodes value and key. Raises: SampleError for
-    a sample without a value.
+    a value that is missing or can't be read.
     """
     for value, key in zip(shares.values_of(batch, column), batch.keys, strict=True):
         number = shares.hash_key(key).to_bytes(LENGTH_BYTES, "big")
@@ -162,7 +165,7 @@ def group_entries(batch: Batch, group: Column, column: Column) -> Iterator[bytes
     """Yield a sort entry (bytes) for each sample of *batch*: value of *group*, value of *column*, key.
 
     `sortkeys.text_bytes` encodes each of the three; entries compare by them, in this order. Raises: SampleError for a
-    sample without one of these values.
+    value that is missing or can't be read.
     """
     values = zip(shares.values_of(batch, group), shares.values_of(batch, column), batch.keys, strict=True)
     for group_value, value, key in values:
@@ -177,7 +180,8 @@ def stratify(
     The share is exact to one sample, or with *group* as even as whole groups allow: see the module. `column`: has the
     values. The second item yields (batch, names), with one name a sample.
     All samples of *run* are read before this returns. Holds: 100 MiB of records; further ones are in unnamed files.
-    Raises: SampleError for a sample without a value; while batches are taken, if samples have changed.
+    Raises: SampleError for a value that is missing or can't be read, and, with *group*, for over 100,000 values of
+    *column*; while batches are taken, SampleError or StorageError if samples have changed; the errors of reading.
     """
     from tartools.shards.workers import outputs  # most parts are chosen without a count
 
@@ -255,8 +259,8 @@ def assign_groups(
     *records*: from `group_entries`, each with its position behind it, sorted. The three numbers have 8 bytes each. Adds
     the samples of each part to *counts*. Sets the totals of the progress of *run* to two lines: how many groups each
     part has, and how even the parts are. *names*: of the columns of groups and values, for these lines.
-    Holds: 64 MiB of records, two bytes a group, and a number for each value and part.
-    Raises: SampleError for the 100,001st distinct value.
+    Holds: 96 MiB of records, two bytes a group, and a number for each value and part.
+    Raises: SampleError for the 100,001st distinct value, at the end of its group.
     """
     tmpdir = run.reading.tmpdir
     spool, groups = Spool(PARTING_MEMORY, tmpdir), Spool(PARTING_MEMORY, tmpdir)

@@ -70,11 +70,12 @@ class SampleFiles:
     """The places of samples until they are written: plain local files that have them, and one scratch file for copies.
 
     `store` (one sample) and `location_of` (a batch) return locations; `sample`, `members` and `gather_samples` return
-    the samples there. Call `check` after the last: it compares the versions of all files. The others raise
-    StorageError, too, if they open a file again that has changed.
+    the samples there. Call `check` after the last: it compares the versions of all plain files. The others raise
+    StorageError, too, if they open a file again that has changed; a file that is still open may have changed unnoticed.
 
     Shards have numbers. `urls`: numbered from the start, so that forks use the same numbers; further shards get the
-    next numbers. `tmpdir`: folder of the scratch file. Up to 128 files stay open.
+    next numbers. `tmpdir`: folder of the scratch file, which is made by the first copy, has no name, and is deleted
+    with this object; None: the system's. Up to 128 files stay open, and the files of stdin.
     """
 
     def __init__(self, tmpdir: str | None, urls: Iterable[str] = ()) -> None:
@@ -92,7 +93,8 @@ class SampleFiles:
         """Return (shard number, bounds of the samples in its file) if *batch* is in one plain file, else None.
 
         None, too, for a batch made of one sample (`Batch.from_sample`), which `store` takes. Bounds, in bytes: the
-        begin of each sample, then the end of the last. Raises: StorageError if the file has changed.
+        begin of each sample, then the end of the last. Raises: StorageError if another version of the file was recorded
+        before.
         """
         file_and_bounds = batch.file()
         if file_and_bounds is None:
@@ -103,7 +105,10 @@ class SampleFiles:
         return shard, bounds
 
     def store(self, sample: Sample) -> Location:
-        """Return the location of *sample*; copy it to the scratch file unless it lies in one piece in a plain file."""
+        """Return the location of *sample*; copy it to the scratch file unless it lies in one piece in a plain file.
+
+        Raises: StorageError if another version of the file was recorded before, or the scratch file can't be written.
+        """
         shard = self._number(sample.shard)
         file, start, end = find_extent(sample.members)
         if isinstance(file, io.FileIO) and not file.writable():  # scratch files are writable
@@ -114,7 +119,8 @@ class SampleFiles:
     def file(self, shard: int, in_scratch: bool) -> tuple[io.FileIO, str]:
         """Return (open file, shard URL) for samples of shard number *shard*: the scratch file if *in_scratch*.
 
-        Otherwise the shard's own file. Raises: StorageError if that has to be opened again, and has changed.
+        Otherwise the shard's own file. Raises: StorageError if that has to be opened again, and has changed, or if the
+        scratch file can't be written.
         """
         return self._flushed_scratch() if in_scratch else self._file(shard), self._urls[shard]
 
@@ -141,16 +147,21 @@ class SampleFiles:
         return Batch.from_buffer(data, keys, list(accumulate(sizes, initial=0)), urls)
 
     def sample(self, key: bytes, location: Location) -> Sample:
-        """Return the sample *key* at *location*, as a range of the file that holds it; nothing is read yet."""
+        """Return the sample *key* at *location*, as a range of the file that holds it; no sample is read yet.
+
+        Raises: StorageError if the file has to be opened again, and has changed.
+        """
         begin, end, shard, in_scratch = location
         file, url = self.file(shard, in_scratch)
         return Sample.at(key, file, begin, end, url)
 
     def members(self, key: bytes, parts: Sequence[Location]) -> list[PartMember]:
-        """Return the members of all *parts*, locations of parts of the sample *key*, in order, as ranges of files.
+        """Return the members of all *parts*, locations of parts of the sample *key*, in order.
 
         `PartMember.part` is the index in *parts*. Parts are copied to the scratch file first if there are over 64, or
-        if those of up to 1 MiB have over 16 MiB in all.
+        if the ones of up to 1 MiB have over 16 MiB in all; all copies then count as one part. Members of a part of up
+        to 1 MiB are read into memory, others are ranges of the file. Raises: StorageError if a file has changed or the
+        scratch file can't be written; TarFormatError if bytes have changed.
         """
         sizes = [location.end - location.begin for location in parts]
         small = sum(size for size in sizes if size <= MAX_SAMPLE_READ_WHOLE)
@@ -227,7 +238,10 @@ class SampleFiles:
         return file
 
     def _register(self, shard: int, file: io.FileIO) -> None:
-        """Record *file*, which holds samples of *shard*, and its version. Raises: StorageError if it has changed."""
+        """Record *file*, which holds samples of *shard*, and its version; do nothing for the file of the last call.
+
+        Raises: StorageError if another version of *shard* was recorded before.
+        """
         if file is self._last_file:
             return
         self._last_file = file

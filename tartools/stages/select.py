@@ -101,7 +101,7 @@ def select_fields(
     that is not *dropped*, and warns if none had one of the fields *dropped*. It may be called before the end, where a
     later stage stops.
 
-    Raises: SampleError if a renamed member would get the name of another selected one.
+    Raises: SampleError if a renamed member would get the name of another selected one, or one that would not read back.
     """
     fold: Callable[[str], str] = str if verbatim else str.lower
     unwanted = {fold(name): name for name in dropped}
@@ -176,8 +176,8 @@ def select_by_specs(
     *specs*: texts of words (`a`, `a;b`, `new=a`). *excluded*: texts of names. Both are separated by blanks; without
     any, *samples* is returned as it is. Case is ignored unless *verbatim*. Samples without a member left are counted as
     left out in *account*. Raises: UsageError for a bad word; the iterator raises SampleError if a renamed member would
-    get the name of another one, and `account.check()` if no sample has a field of some word; it warns of *excluded*
-    fields that no sample has.
+    get the name of another one, or one that would not read back. `account.check()` raises SampleError if there were
+    samples, and none has a field of some word that is not *excluded*; it warns of *excluded* fields that none has.
     """
     if not (specs or excluded):
         return samples
@@ -188,10 +188,10 @@ def select_by_specs(
 def rekey(samples: Iterable[Sample], template: str, *, verbatim: bool = False) -> Iterator[Sample]:
     """Yield *samples* with new keys: *template* with {index}, {key}, {shard} and text fields ({cls}) filled in.
 
-    {index} is the number of the sample, from 0; {shard} the name of its file without .tar or .tar.gz. Names of fields
-    compare without case unless *verbatim*. Raises, once the first sample is taken: UsageError for a bad template;
-    SampleError for a field that is missing or no text, for a new key that would not read back, and for one made of
-    fields that is absolute or has a part `..`.
+    {index} is the number of the sample, from 0; {shard} the name of its file without its suffix as a shard, such as
+    .tar.gz. Names of fields compare without case unless *verbatim*. Raises, once the iteration begins: UsageError for a
+    bad template; SampleError for a field that is missing, there twice or no text, for a new key that would not read
+    back, and for one made of fields that is absolute or has a part `..`; StorageError if a file has changed.
     """
     make = make_rekeyer(template, verbatim=verbatim)
     for index, sample in enumerate(samples):
@@ -202,12 +202,14 @@ def make_rekeyer(template: str, more_numbers: Sequence[str] = (), *, verbatim: b
     """Return a function that gives a sample a new key, made from *template*.
 
     The template has {key}, {shard}, {index} and names of text fields, compared without case unless *verbatim*; formats
-    of numbers as in {index:06}. {shard} is the name of the sample's file without .tar or .tar.gz. The function takes
-    the sample and keywords: `index`, and *more_numbers*, names of numbers that the template may use, too.
+    of numbers as in {index:06}. {shard} is the name of the sample's file without its suffix as a shard, such as
+    .tar.gz. The function takes the sample and keywords: `index`, and *more_numbers*, names of numbers that the template
+    may use, too.
 
     Raises: UsageError for a bad template; the function, too, if a number is not given or does not fit its format. The
     function raises SampleError for a key that would not read back (empty, or with a dot in its base name), a field that
-    is missing or no text, and a key made of fields that is absolute or has a part `..`.
+    is missing, there twice, damaged or no text, and a key made of fields that is absolute or has a part `..`;
+    StorageError if the file of the sample has changed.
     """
     numbers = ("index", *more_numbers)
     try:
@@ -243,7 +245,8 @@ def _text_field(sample: Sample, field: str, verbatim: bool) -> str:
 
     *verbatim*: compare names of fields with case; the newline is removed all the same.
 
-    Raises: SampleError if the field is missing, damaged, or not UTF-8.
+    Raises: SampleError if the field is missing, there twice, damaged, or not UTF-8; StorageError if the file of the
+    sample has changed, or as `unpack` says.
     """
     payload = sample.get(field, verbatim=verbatim)
     if payload is None:
@@ -266,7 +269,8 @@ def base_name(url: str) -> str:
 def with_key(sample: Sample, key: bytes) -> Sample:
     """Return *sample* with the key *key*, its members renamed. Raises: SampleError if it would not read back.
 
-    So a key may not be empty, have a NUL byte, end in a slash, or have a dot in its last part.
+    So a key may not be empty, have a NUL byte, end in a slash, or have a dot in its last part; without fields this may
+    begin or end with one. Raises: StorageError if the file of a member has changed.
     """
     members = []
     for member in sample.members:

@@ -54,8 +54,9 @@ def values_of(
     """Return the value of *column* as text for each sample of *batch*, or for the samples with the indexes *numbers*.
 
     *numbers*: ascending; None: all. With *verbatim*, values are read from the samples only, case matters in names of
-    fields, and a final newline stays. Raises: SampleError for one of these samples without a value, with the field
-    twice, or with one that is not UTF-8, or not JSON as *column* needs.
+    fields, and a final newline stays. Raises: SampleError for one of these samples without a value, and for one of
+    these (with *verbatim*: of all) with the field twice, or with a value that is damaged, not UTF-8, or not JSON as
+    *column* needs; StorageError if it can't be read.
     """
     if verbatim:
         read = make_getter(column, verbatim=True)
@@ -149,8 +150,9 @@ def parse_parts(text: str) -> tuple[Part, ...]:
     """Return the parts in *text*, such as `train:0.9,val:0.1` or, in percent, `train:90,val:10`.
 
     Shares are in percent if one is over 1. Weights are whole numbers without a common divisor. The last part gets the
-    remainder, because digits of shares such as 0.333 end somewhere. Raises: ValueError for another form, a share of 0,
-    a name twice, or shares whose sum differs from 1 (or 100) by over a thousandth of it.
+    remainder, because digits of shares such as 0.333 end somewhere. White space around a part is ignored. Raises:
+    ValueError for another form, a share of 0, a name twice, shares whose sum differs from 1 (or 100) by over a
+    thousandth of it, or that leave nothing for the last part.
 
     >>> parse_parts("train:0.9,val:0.1")
     (Part(name='train', weight=9), Part(name='val', weight=1))
@@ -186,7 +188,7 @@ def parse_parts(text: str) -> tuple[Part, ...]:
 def upper_bounds(weights: Sequence[int]) -> list[int]:
     """Return the upper bound of each part, if parts with these *weights* divide the range from 0 to 2**64 in order.
 
-    The last bound is 2**64.
+    Bounds are exclusive, rounded up to whole numbers; the last is 2**64.
 
     >>> [bound / HASH_RANGE for bound in upper_bounds([1, 1, 2])]
     [0.25, 0.5, 1.0]

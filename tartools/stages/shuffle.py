@@ -20,7 +20,7 @@ def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Accou
     The first leaves when sample *size* + 1 comes in; at the end of the input all leave, in random order. With *size* 0
     the order stays. `seed`: equal seeds and inputs give equal orders. Holds: *size* samples, and the new one; the
     caller copies samples that are views of a read buffer before (`Sample.own`). Samples in the buffer when the consumer
-    stops are counted as left out in *account*.
+    stops, or *samples* raises, are counted as left out in *account*.
     """
     import random
 
@@ -43,7 +43,8 @@ def shuffle_buffer(samples: Iterable[Item], size: int, seed: int, account: Accou
 def interleave(shards: Iterable[Iterator[Item]], max_open: int) -> Iterator[Item]:
     """Yield one sample from each of *max_open* open *shards* in turn; the next shard replaces one that has ended.
 
-    `shards`: an iterator of samples for each shard, opened when its turn comes. Holds: *max_open* open shards.
+    `shards`: yields an iterator of samples for each shard; the next is taken when fewer than *max_open* (at least 1)
+    are open. All samples of all shards are yielded. Holds: *max_open* open shards, which are not closed here.
     """
     waiting = iter(shards)
     opened: list[Iterator[Item]] = []

@@ -148,10 +148,11 @@ def choose_equal_values(records: Iterable[Record], order: Order, account: Accoun
 def join_equal_keys(records: Iterable[Record], order: Order, account: Account) -> Iterator[list[Record]]:
     """Yield a list for each sample: the sorted *records* that have its key, in their order.
 
-    With `order.unique`, of different samples with one sort key, such as 1 and 01 as numbers, only the first or last is
-    yielded (a member without a field, which is a sample of its own, does not compete with samples that have fields);
-    the records of the other ones are counted in *account* as left out. The lists are in the order of their first
-    records, but with `unique` as `parts_by_sample` returns them. Holds: the records of equal sort keys.
+    A record that is `never_joined`, a member without a field, is a sample of its own. With `order.unique`, of different
+    samples with one sort key, such as 1 and 01 as numbers, only the first or last is yielded (these records do not
+    compete with samples that have fields); the records of the other ones are counted in *account* as left out. The
+    lists are in the order of their first records, but with `unique` as `parts_by_sample` returns them. Holds: the
+    records of equal sort keys.
     """
     for _, same in groupby(records, itemgetter(0)):
         equal = list(same)

@@ -42,8 +42,9 @@ def sort_rows(
 
     With `order.unique`, only the first or last row of each value is yielded, and every row without a value; the others
     are counted in *account* as left out. Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*.
-    Raises: UnsortableRowsError if, sorted by key, rows with one key are found and `order.unique` is None, or their
-    fields differ or are unknown; SampleError if no row has a value to sort by; the errors of *records*.
+    Raises: UnsortableRowsError if, sorted by key, rows with fields and one key are found and `order.unique` is None, or
+    their fields differ or are unknown; SampleError if `order.missing` is set and no row has a value to sort by; the
+    errors of *records*; StorageError if a temporary file can't be written.
     """
     arrange = join_equal_keys if order.by_key else choose_equal_values
     sorted_records = unpack_rows(external_sort(sortkeys.require_values(records, order), memory, tmpdir))
@@ -54,8 +55,8 @@ def sort_rows(
 def shuffle_rows(count: int, order: Order, tmpdir: str | None) -> Iterator[int]:
     """Yield the numbers 0 to *count* - 1 in random order, by the seed of *order*, reversed if `order.reverse`.
 
-    Samples at these positions come in the same order when they are shuffled.
-    Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*.
+    It is the order in which a shuffle of the samples themselves (`stages.sortsamples`) puts them.
+    Holds: some 40 MB; the sort keys are in an unnamed file in *tmpdir*. Raises: StorageError if that can't be written.
     """
     import numpy as np
 
@@ -84,7 +85,8 @@ def has_values(inputs: RowInputs, order: Order) -> bool:
     """True if columns of all *inputs* have the values by which *order* sorts, so that no sample has to be read.
 
     By key, the column of keys must be there. A shuffle, and __shard__, __index__ or __size__ as the first choice of
-    `order.column`, need no further column.
+    `order.column`, need no further column; others need the column `order.column.name`. False with
+    `order.verbatim`, but for these: columns have values without their final newlines.
     """
     column = order.column.choices[0]
     if order.kind == "shuffle" or column in PSEUDO_FIELDS:
@@ -99,9 +101,9 @@ def has_values(inputs: RowInputs, order: Order) -> bool:
 def records_from_columns(inputs: RowInputs, order: Order, account: Account) -> Iterator[bytes]:
     """Yield a packed `RowRecord` for each row of *inputs*, in order, from its columns; count it as read in *account*.
 
-    Only if `has_values` is True for *inputs*. `fields` is UNKNOWN_FIELDS unless samples are sorted by key. Raises:
-    UnsortableRowsError if samples are sorted by key, and a row has none; SampleError if a value is not of its kind, or
-    missing without `order.missing`.
+    Only if `has_values` is True for *inputs*. `fields` is UNKNOWN_FIELDS unless samples are sorted by key and the rows
+    list their fields. Raises: UnsortableRowsError if samples are sorted by key, and a row has none; SampleError if a
+    value is not of its kind, or missing without `order.missing`; the errors of reading rows.
     """
     encode_key, encode_value = sortkeys.make_key_encoder(order), sortkeys.make_value_encoder(order)
     pseudo = order.column.choices[0] in PSEUDO_FIELDS
@@ -153,7 +155,7 @@ def texts_of_rows(rows: Any, name: str, first: int, shards: Sequence[str]) -> It
 
 
 def number_field_sets(rows: Any, numbers_by_fields: dict[bytes, int]) -> Iterable[int]:
-    """Return for each of *rows*, a record batch, a number that stands for its set of fields; 0 for no fields.
+    """Return for each of *rows*, a record batch, a number that stands for its set of listed fields; 0 for none.
 
     `numbers_by_fields`: the numbers given so far; new ones are added. Returns an endless iterator of UNKNOWN_FIELDS if
     *rows* do not list the fields in one of their sets of shards.
@@ -184,8 +186,9 @@ def records_from_samples(run: Pass[int], order: Order, counts: list[int]) -> Ite
     """Read all samples of *run*; yield a packed `RowRecord` for each, in the order of its rows.
 
     Row numbers are task number << POSITION_SHIFT plus the number in the task; `resolve_positions` makes positions of
-    them. `fields` is UNKNOWN_FIELDS. `counts`: gets the number of rows of each task. Raises: SampleError if a value is
-    not of its kind, or missing without `order.missing`; TarFormatError and StorageError for a shard.
+    them. `fields` is UNKNOWN_FIELDS. `counts`: the number of rows of each task is appended at its end. Raises:
+    SampleError if a value is not of its kind or no valid Unicode, its field is there twice or can't be decoded, or is
+    missing without `order.missing`; TarFormatError and StorageError for a shard.
     """
     encode = sortkeys.make_encoder(order)
 
@@ -209,10 +212,11 @@ def positions_by_columns(
 ) -> Iterator[int] | None:
     """Return the row numbers of *inputs* in the order of *order*, from columns; None if they lack the values.
 
-    Counts the samples in *account* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at most;
-    further records are in unnamed files in *tmpdir*. The iterator raises UnsortableRowsError if, sorted by key, a row
-    has no key, or rows have one key and none may be chosen; SampleError if a value is not of its kind, missing without
-    `order.missing`, or missing in all rows.
+    Counts the samples in *account* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at most (some
+    40 MB for a shuffle); further records are in unnamed files in *tmpdir*. The iterator raises UnsortableRowsError if,
+    sorted by key, a row has no key, or rows with fields have one key and none may be chosen (see `sort_rows`);
+    SampleError if a value is not of its kind, missing without `order.missing`, or missing in all rows; the errors of
+    reading rows.
     """
     if not has_values(inputs, order):
         return None
@@ -227,9 +231,9 @@ def positions_by_samples(run: Pass[int], inputs: RowInputs, order: Order, memory
     """Return the row numbers of *inputs*, the rows of *run*, in the order of *order*, by values read from the samples.
 
     Counts the samples in the account of *run* as read, and rows not kept as left out. Holds: *memory* bytes, 16 MiB at
-    most; further records are in unnamed files. The iterator raises UnsortableRowsError if, sorted by key, rows have one
-    key, since their fields are unknown; SampleError if a value is not of its kind, missing without `order.missing`, or
-    missing in all samples.
+    most; further records are in unnamed files. The iterator raises UnsortableRowsError if, sorted by key, rows with
+    fields have one key, since it is unknown which; SampleError if a value is not of its kind, can't be decoded, is
+    missing without `order.missing`, or missing in all samples; the errors of reading.
     """
     counts: list[int] = []  # samples of each task
     records = records_from_samples(run, order, counts)

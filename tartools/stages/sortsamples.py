@@ -49,14 +49,15 @@ def sort_batches(
 ) -> Iterator[Batch]:
     """Yield the samples that the records *index* locate in *files*, sorted by *order*, in batches. The sort is stable.
 
-    `index`: records of `index_records`, all read before the first batch is yielded. By `__key__`, all members of one
-    key become one sample. With `order.unique`, one sample of each value is kept, and in a joined sample one member of
-    each path. In a batch, no two samples side by side have one key. `account`: counts parts of samples that
+    `index`: records of `index_records`, all read before the first batch is yielded. By `__key__`, samples of one key
+    are joined, but one without a field stays a sample of its own. With `order.unique`, one sample of each value is
+    kept, by `__key__` one with and one without fields, and in a joined sample one member of each path; samples without
+    a value are all kept. In a batch, no two samples side by side have one key. `account`: counts parts of samples that
     are joined, and samples and parts left out.
     Holds: *memory* bytes of records, beyond that unnamed files in *tmpdir*; the records of one sort key, by `__key__`;
     128 open files; two batches of 1 MiB; up to 16 MiB of a joined sample.
     Raises: SampleError if a joined sample has a field twice and *order* does not say which one to keep, or if no sample
-    has a value to sort by; StorageError if a file has changed meanwhile; the errors of *index*.
+    has a value to sort by; StorageError if a file has changed meanwhile, or *tmpdir* is full; the errors of *index*.
     """
     records = external_sort(sortkeys.require_values(index, order), memory, tmpdir)
     arrange = join_equal_keys if order.by_key else choose_equal_values
@@ -67,14 +68,15 @@ def sort_batches(
 def gather_batches(
     record_lists: Iterable[list[SampleRecord]], order: Order, account: Account, files: SampleFiles
 ) -> Iterator[Batch]:
-    """Yield the sample of each of *record_lists*, in their order: small ones in batches, each other one alone.
+    """Yield the sample of each of *record_lists*, in their order: small ones in batches, larger or joined ones alone.
 
     Each list has the record of a sample in *files*, or the records of its parts, which are joined; `order.unique` says
-    which of two members with one path is kept. Samples of up to 64 KiB (MAX_GATHERED_BYTES) are read into memory;
-    larger ones stay in their file. `account`: counts joined and left-out parts. In a batch, no two samples side by side
-    have one key.
+    which of two members with one path is kept. Small samples, of up to 64 KiB (MAX_GATHERED_BYTES), are read into
+    memory; the others stay in their files. `account`: counts joined and left-out parts. In a batch, no two samples side
+    by side have one key.
     Holds: 1 MiB, and up to 16 MiB of a joined sample. Raises: SampleError if a joined sample has a field twice and
-    `order.unique` is None; StorageError if a file has changed.
+    `order.unique` is None; StorageError if a file that has to be opened again has changed; a file that is still open is
+    compared by `files.check`, which the caller calls at the end.
     """
     small: list[SampleRecord] = []
     size = turns = 0
@@ -104,8 +106,8 @@ def gather_batches(
 def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
     """Read the samples of *records* from *files* into memory; return them as one batch, in the order of *records*.
 
-    *records*: at least one. Raises: StorageError if a file that has to be opened again has changed; a file that is
-    still open is not compared here, but by `files.check`.
+    *records*: at least one. Raises: StorageError if a file that has to be opened again has changed, or one has become
+    too short; a file that is still open is else not compared here, but by `files.check`.
     """
     _, keys, begins, ends, shards, in_scratch, _ = zip(*records, strict=True)
     return files.gather_samples(keys, begins, ends, shards, in_scratch)
@@ -114,10 +116,11 @@ def read_batch(records: Sequence[SampleRecord], files: SampleFiles) -> Batch:
 def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, position: int = 0) -> Iterator[bytes]:
     """Yield a packed `SampleRecord` for each sample of *batches*, in input order, for sorting by *order*.
 
-    `position`: number of the first sample. Samples in plain local files stay there; *files* copies all others to its
-    scratch file.
-    Raises: SampleError if a value is not of its kind, or missing without `order.missing`; or, sorted by key, if a
-    sample has a field twice and `order.unique` is None.
+    `position`: number of the first sample. Samples that are in one piece in a plain local file stay there; *files*
+    copies all others to its scratch file.
+    Raises: SampleError if a value is not of its kind, missing without `order.missing`, or can't be decoded, or its
+    field occurs twice; or, sorted by key, if a sample has a field twice and `order.unique` is None; StorageError if a
+    file has changed, or a payload can't be read or copied; the errors of *batches*.
     """
     encode, encode_key = sortkeys.make_encoder(order), sortkeys.make_key_encoder(order)
     for batch in batches:
@@ -140,11 +143,13 @@ def index_records(batches: Iterable[Batch], order: Order, files: SampleFiles, po
 def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: SampleFiles) -> Iterator[bytes]:
     """Yield packed `SampleRecord`s of the samples of *task* in blocks (`pack_blocks`), and set its result.
 
-    *files* copies samples that are in no plain local file. Of records with equal sort keys, the ones of earlier tasks
-    sort first. Result: (shard number, version) of each plain file that holds samples.
-    Raises: SampleError if a value is not of its kind, or missing without `order.missing`, or, sorted by key, if a
-    sample has a field twice and `order.unique` is None; RestartError if a worker had to copy a sample, since the
-    scratch file would end with it.
+    *files* copies samples that are not in one piece in a plain local file. Of records with equal sort keys, the ones of
+    earlier tasks sort first. Result: (shard number, version) of each plain file in which *files* has samples, also of
+    earlier tasks.
+    Raises: RestartError if a worker had to copy a sample, since the scratch file would end with it; SampleError if a
+    value is not of its kind, missing without `order.missing`, or can't be decoded, or its field occurs twice, or,
+    sorted by key, if a sample has a field twice and `order.unique` is None; StorageError if a file has changed, or a
+    payload can't be read or copied; the errors of `task.batches`.
     """
     copied = files.copied_bytes
     yield from pack_blocks(index_records(task.batches, order, files, task.number << POSITION_SHIFT))
@@ -156,8 +161,9 @@ def index_blocks(task: ShardTask[samplefiles.Identities], order: Order, files: S
 def record_of_sample(sample: Sample, sort_key: bytes, order: Order, files: SampleFiles) -> SampleRecord:
     """Return the record of *sample* with *sort_key*; its bytes stay in its plain file, else *files* copies them.
 
-    Sorted by key, of a field that occurs twice only the first or last member is kept, as `order.unique` says. Raises:
-    SampleError if a field occurs twice and `order.unique` is None.
+    They are also copied if they are not in one piece in that file. Sorted by key, of a field that occurs twice only the
+    first or last member is kept, as `order.unique` says. Raises: SampleError if, sorted by key, a field occurs twice
+    and `order.unique` is None; StorageError if the file has changed, or the sample can't be copied.
     """
     if order.by_key and has_duplicates(sample.members):
         members = [PartMember(0, sample.shard, member) for member in sample.members]
@@ -170,7 +176,8 @@ def join_sample(parts: list[SampleRecord], order: Order, account: Account, files
 
     `files`: has the bytes of the parts. `account`: `joined` grows by the parts with a member that is kept, without the
     first of them; `left_out` by all other parts.
-    Raises: SampleError if it would hold a field twice and *order* does not say which one to keep.
+    Raises: SampleError if it would hold a field twice and `order.unique` is None; StorageError if a file that has to be
+    opened again has changed.
     """
     key, locations = parts[0].key, [part.location for part in parts]
     first = files.sample(key, locations[0])
@@ -184,7 +191,7 @@ def join_sample(parts: list[SampleRecord], order: Order, account: Account, files
 def distinct_members(key: str, members: Iterable[PartMember], order: Order) -> list[PartMember]:
     """Return *members* of the sample *key*, of each path only the first or the last, as `order.unique` says.
 
-    They keep their order. Raises: SampleError if a path occurs twice and `order.unique` is None.
+    They keep their order. Raises: SampleError if a path occurs twice, byte for byte, and `order.unique` is None.
     """
     by_path: dict[bytes, PartMember] = {}
     for part_member in members:

@@ -36,7 +36,8 @@ class FieldKinds(NamedTuple):
     those inside JSON, are counted so, too. `pictures(name)`: True if its payloads are pictures to measure.
     `measure(member)`: returns (width, height, format, mode, fault) of a picture. `has_length(name)`: True if its
     payloads are sounds or videos to measure; `measure_length(name, member)`: returns (seconds or None, fault). A fault
-    is the reason why the payload is broken, None if it is sound.
+    is the reason why the payload is broken, None if it is sound; with a fault, the other items may be None. Both raise
+    TarToolsError if the payload can't be read.
     """
 
     classes: Callable[[str], bool]
@@ -56,11 +57,12 @@ def make_class_test(class_fields: Sequence[str]) -> Callable[[str], bool]:
 def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -> Summary:
     """Return the counts of *batch*, with the first *listed* samples of each combination of fields, (index, key).
 
-    The index is the sample's in *batch*. `kinds`: says which payloads are read: of classes, pictures, sounds and
-    videos, and of its columns. `fields`: number of fields in all tables; if *listed* is over 1,000 (MAX_KEYS_LISTED),
-    keys of samples with so many fields are left out: they take much memory, and are asked for only if there are samples
-    without any field too. *batch* has a sample at least. Raises: StorageError if the file that it was read from has
-    become shorter, or for columns that can't be true; SampleError as `count_values`, for `kinds.columns`.
+    The index is the sample's in *batch*, which has one at least. From the 1,001st combination on, samples are not
+    listed. `kinds`: says which payloads are read: of classes, pictures, sounds and videos, and of its columns.
+    `fields`: number of distinct fields in all tables, 0 without tables; if *listed* is over 1,000 (MAX_KEYS_LISTED), no
+    samples are listed that have so many fields, since they lack none, and take much memory. Raises: StorageError if a
+    file has changed, a payload can't be read or decompressed, or the columns of a table are invalid; SampleError if a
+    field of `kinds.columns` occurs twice in a sample, or can't be decoded; the errors of the functions of *kinds*.
     """
     counts = Summary(listed)
     combinations = batch.combinations()
@@ -83,9 +85,10 @@ def count_batch(batch: Batch, kinds: FieldKinds, listed: int, fields: int = 0) -
 def count_values(batch: Batch, column: Column) -> FieldSummary:
     """Return the counts of the values of *column* in *batch*, from the table if it has them, else from the samples.
 
-    Only `samples`, `lacking`, `classes` and `long` are set. Values of over 256 bytes (MAX_CLASS_BYTES) are counted as
-    `long`, not one by one. Raises: SampleError, naming the sample, for a field that occurs twice, is not UTF-8, or not
-    JSON as *column* needs.
+    Only `samples`, `lacking`, `classes` and `long` are set; `classes` is None for over 1,000 values. Values of over 256
+    bytes (MAX_CLASS_BYTES) are counted as `long`, not one by one. *column*: not `__index__`. Raises: SampleError,
+    naming the sample, for a field that occurs twice, can't be unpacked, is not UTF-8, or not JSON as *column* needs;
+    StorageError if a file has changed, or the table has invalid values.
     """
     values = texts_of_column(batch, column)
     present = [value for value in values if value is not None]
@@ -100,8 +103,10 @@ def count_values(batch: Batch, column: Column) -> FieldSummary:
 def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts: Summary) -> None:
     """Set `counts.fields` to the counts of each field of *combinations*, samples grouped by their fields.
 
-    Fields that *counts* had are replaced. `kinds`: the fields whose values, pictures or lengths are counted, too. If
-    there are over 1,000 fields (MAX_DISTINCT_VALUES), `fields` stays as it is, and `counts.many_fields` is set.
+    Fields that *counts* had are replaced. *combinations*: all of a batch, in order of appearance. `kinds`: the fields
+    whose values, pictures or lengths are counted, too; its `columns` are not. If there are over 1,000 fields
+    (MAX_DISTINCT_VALUES), `fields` stays as it is, and `counts.many_fields` is set. Raises: StorageError if a file has
+    changed, or a payload can't be read or decompressed; the errors of the functions of *kinds*.
     """
     columns: dict[str, list[FieldColumn]] = {}
     for same in combinations:
@@ -128,7 +133,8 @@ def count_fields(combinations: Sequence[Combination], kinds: FieldKinds, counts:
 def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> PictureCounts | None:
     """Return the counts of the pictures in the field *name* of *combinations*, samples grouped by their fields.
 
-    `kinds.measure` measures each. None if the samples are table rows without columns for that.
+    `kinds.measure` measures each, and its errors are raised. Table rows are not read: their facts come from the table;
+    None if it has no columns for them. A row without any facts is left out.
     """
     pictures = _keyed_facts(combinations, name, lambda column: column.picture_facts(kinds.measure))
     return None if pictures is None else PictureCounts.of(pictures)
@@ -137,7 +143,8 @@ def count_pictures(combinations: Sequence[Combination], name: str, kinds: FieldK
 def count_lengths(combinations: Sequence[Combination], name: str, kinds: FieldKinds) -> LengthCounts | None:
     """Return the counts of the sounds or videos in the field *name* of *combinations*, samples grouped by their fields.
 
-    `kinds.measure_length` measures each. None if the samples are table rows without columns for that.
+    `kinds.measure_length` measures each, and its errors are raised. Table rows are not read: their facts come from the
+    table; None if it has no columns for them. A row without any facts is left out.
     """
     measure = partial(kinds.measure_length, name)
     lengths = _keyed_facts(combinations, name, lambda column: column.facts(LENGTH_COLUMNS, measure))
@@ -172,8 +179,10 @@ def _keyed_facts(
 def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
     """Return the counts of the field *column*: members, sizes, and values if *kinds* counts them as classes.
 
-    Samples are not counted, since they may have the field twice. Values of over 256 bytes (MAX_CLASS_BYTES) are counted
-    as `long`. For table rows without a column for the field no value is counted. Nor are pictures, sounds and videos.
+    Samples are not counted, since they may have the field twice; nor are pictures, sounds and videos. If values are
+    counted, `long` is the number of payloads of over 256 bytes (MAX_CLASS_BYTES), and `classes` None for over 1,000
+    values of the others. For table rows without a column for the field no value is counted. Raises: StorageError if a
+    file has changed, or a payload needs too much memory to be decompressed.
     """
     field_summary = FieldSummary(len(column), Distribution.of(column.sizes))
     classes = column.value_counts(MAX_CLASS_BYTES) if kinds.classes(column.name) else None
@@ -186,12 +195,13 @@ def count_field(column: FieldColumn, kinds: FieldKinds) -> FieldSummary:
 def summarize(batches: Iterable[Batch], kinds: FieldKinds, listed: int, fields: int, account: Account) -> Summary:
     """Return the counts of all *batches*, with up to *listed* samples of each combination of fields, (number, key).
 
-    The number is the sample's in the input, from 0. Columns of tables are used where they exist. `kinds`: the fields
-    whose values, pictures or lengths are counted.
-    `fields`: number of distinct fields in all tables; if over 1,000 keys are listed, keys of samples with so many
-    fields are left out. `account`: counts the samples as read and written.
+    The number is the sample's in *batches*, from 0. From the 1,001st combination on, samples are not listed. Columns of
+    tables are used where they exist. `kinds`: the fields and columns whose values, pictures or lengths are counted.
+    `fields`: number of distinct fields in all tables, 0 without tables; if *listed* is over 1,000, samples with so many
+    fields are not listed. `account`: counts the samples as read and written.
 
-    Holds: the counts. Raises: the errors of *batches*, `count_batch` and `count_values`: StorageError, SampleError.
+    Holds: the counts, and the listed keys. Raises: the errors of *batches*; StorageError, SampleError, and the errors
+    of the functions of *kinds*, as `count_batch` does.
     """
     counts = Summary(listed)
     for batch in count_samples(batches, account, written=True):
@@ -208,8 +218,10 @@ def columns_of_tables(
     They must be read if one of *urls* is no table with columns of keys and members, if a table has no column for one of
     its fields that is among *class_fields* (fields named by the user), or for one of `kinds.columns`, or if it lacks
     the lengths of a field that has them.
-    `kinds`: the fields whose values, pictures or lengths are counted. Classes and pictures for which a table has no
-    columns are not counted; *account* gets a warning about these.
+    `kinds`: the fields whose values, pictures or lengths are counted. Classes and pictures of a field for which one of
+    the tables has no columns are not counted; *account* gets a warning about these. The columns may include
+    alternatives of `kinds.columns` that no table has. Raises: StorageError if a table can't be read; TarFormatError if
+    one is damaged, or no table of samples.
     """
     if not all(map(is_table, urls)):
         return [], 0

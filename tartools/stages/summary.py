@@ -34,7 +34,8 @@ Counts = dict[str, int] | None
 class Distribution:
     """The distribution of numbers, counted in buckets of less than 1 % width.
 
-    `total`: their sum. `minimum`, `maximum`: None if there are no numbers. `buckets`: lower bound -> count of numbers.
+    The numbers are whole ones from 0 on; up to 255 each has a bucket of its own. `total`: their sum. `minimum`,
+    `maximum`: None if there are no numbers. `buckets`: lower bound -> count of numbers.
     """
 
     __slots__ = ("buckets", "maximum", "minimum", "total")
@@ -66,7 +67,7 @@ class Distribution:
         self.minimum, self.maximum = min(bounds, default=None), max(bounds, default=None)
 
     def quantile(self, percent: int) -> int:
-        """Return the number that *percent* % of all numbers do not exceed, at most 1 % too small; 0 without numbers."""
+        """Return the least number that *percent* % of all do not exceed, at most 1 % too small; 0 without numbers."""
         if self.minimum is None:
             return 0
         rank = max(1, -(-percent * sum(self.buckets.values()) // 100))
@@ -89,7 +90,8 @@ class Tally:
     def add(self, count: int, first: Sequence[Any], limit: int) -> None:
         """Add *count* things that come later than all so far; *first*: places of the first of them.
 
-        At most *limit* places are kept in all.
+        Places of *first* are kept until there are *limit* in all; the ones that were kept before stay, even if there
+        are more.
         """
         self.count += count
         self.first += first[: max(0, limit - len(self.first))]
@@ -98,8 +100,8 @@ class Tally:
 class PictureCounts:
     """Counts of the pictures in one field.
 
-    `formats`: format, such as JPEG -> number of sound pictures. `sizes`: WIDTHxHEIGHT, such as 640x480 -> the same.
-    Either is None for over 1,000 values.
+    `formats`: format, such as JPEG -> number of sound pictures; None if over 1,000 after an `add`.
+    `sizes`: WIDTHxHEIGHT, such as 640x480 -> number of sound pictures; None for over 1,000 sizes.
     `widths`, `heights`: `Distribution`s of sound pictures, in pixels.
     `broken`: `Tally` of broken pictures, with the keys of the first ones. `why`: the reason for the first one, or None.
     """
@@ -126,7 +128,7 @@ class PictureCounts:
     def of(cls, pictures: Sequence[tuple[str, tuple[Any, ...]]]) -> PictureCounts:
         """Return the counts of *pictures*, (key, (width, height, format, mode, fault)), in the order of the input.
 
-        A picture whose fault is not None is broken.
+        A picture whose fault is not None is broken, and counts only as that. The keys of all broken ones are kept.
         """
         sound = [facts for _, facts in pictures if facts[-1] is None]
         broken = [(key, facts[-1]) for key, facts in pictures if facts[-1] is not None]
@@ -140,7 +142,10 @@ class PictureCounts:
         )
 
     def add(self, later: PictureCounts) -> None:
-        """Add the counts of *later*, a later part of the input."""
+        """Add the counts of *later*, a later part of the input; *later* must not be used any more.
+
+        Keys of broken pictures are added until there are 1,000,000 (MAX_REMEMBERED_KEYS).
+        """
         self.formats, self.sizes = sum_of_counts(self.formats, later.formats), sum_of_counts(self.sizes, later.sizes)
         self.widths.add(later.widths)
         self.heights.add(later.heights)
@@ -151,8 +156,8 @@ class PictureCounts:
 class LengthCounts:
     """Lengths of the sounds or videos in one field.
 
-    `microseconds`: `Distribution` of the lengths of payloads that are not broken; whole numbers, so that sums do not
-    depend on their order.
+    `microseconds`: `Distribution` of the lengths, where they can be told, of payloads that are not broken; whole
+    numbers, so that sums do not depend on their order.
     `broken`: `Tally` of broken ones, with the keys of the first ones. `why`: the reason for the first one, or None.
     """
 
@@ -168,7 +173,7 @@ class LengthCounts:
         """Return the counts of *lengths*, (key, (seconds, fault)), in the order of the input.
 
         A payload whose fault is not None is broken, and its length does not count; nor does what is no finite number,
-        such as None for an unknown one.
+        such as None for an unknown one. The keys of all broken ones are kept.
         """
         broken = [(key, fault) for key, (_, fault) in lengths if fault is not None]
         known = [seconds for _, (seconds, fault) in lengths if fault is None and isinstance(seconds, (int, float))]
@@ -180,7 +185,10 @@ class LengthCounts:
         )
 
     def add(self, later: LengthCounts) -> None:
-        """Add the counts of *later*, a later part of the input."""
+        """Add the counts of *later*, a later part of the input.
+
+        Keys of broken payloads are added until there are 1,000,000 (MAX_REMEMBERED_KEYS).
+        """
         self.microseconds.add(later.microseconds)
         self.why = later.why if self.why is None else self.why
         self.broken.add(later.broken.count, later.broken.first, MAX_REMEMBERED_KEYS)
@@ -214,7 +222,10 @@ class FieldSummary:
         self.large: list[tuple[int, Any]] = []
 
     def add(self, later: FieldSummary) -> None:
-        """Add the counts of *later*, the same field in a later part of the input; *later* must not be used any more."""
+        """Add the counts of *later*, the same field in a later part of the input; *later* must not be used any more.
+
+        If only one of the two has `pictures` or `lengths`, these stay as they are.
+        """
         self.members += later.members
         self.samples += later.samples
         self.lacking = later.lacking if self.lacking is None else self.lacking
@@ -253,10 +264,10 @@ class Summary:
     `types`: field -> type of its values -> `Tally` of samples; the type None stands for all types after the first
         1,000.
     `first_samples`: number of an input -> its first five samples (MAX_FIRST_SAMPLES), tuples that begin with the place.
-    `listed`: up to so many places or samples are kept of each finding and combination, but 20 (MAX_EXTREMES) of a
-        combination once there are more than *usual* combinations.
-    `many_fields`, `many_combinations`: True if there are over 1,000 (MAX_DISTINCT_VALUES); the ones after the first
-        1,000 are not counted separately.
+    `listed`: up to so many places or samples are kept of each finding and combination; once there are more than
+        *usual* combinations, samples are added to one only up to 20 (MAX_EXTREMES).
+    `many_fields`, `many_combinations`: True if there are over 1,000 (MAX_DISTINCT_VALUES); then `fields` or
+        `combinations` do not have all.
     """
 
     def __init__(self, listed: int = MAX_REMEMBERED_KEYS, usual: int = MAX_DISTINCT_VALUES) -> None:
@@ -280,7 +291,10 @@ class Summary:
         self.first_samples: dict[int, list[Any]] = {}
 
     def keeps_place(self, code: str) -> bool:
-        """True if the place of one more finding with *code* would be kept, so that a description of it is of use."""
+        """True if `note` would keep the place of one more finding with *code*, so that a description of it is of use.
+
+        That is, fewer than `listed`, which is at least 1, are kept.
+        """
         return code not in self.findings or len(self.findings[code].first) < self.listed
 
     def note(self, code: str, place: Any, count: int = 1) -> None:
@@ -290,9 +304,9 @@ class Summary:
     def add_combination(self, combination: str, count: int, first: Sequence[Any]) -> None:
         """Add *count* samples with the fields *combination*, names joined by "/"; *first*: places of the first of them.
 
-        Up to `listed` places are kept, or 20 (MAX_EXTREMES) if there are more than *usual* combinations. After 1,000
-        combinations (MAX_DISTINCT_VALUES) a new one only sets `many_combinations`, and is noted, with the first place
-        in *first*, as the finding "many-fields"; without places it is not noted.
+        Places are kept until the combination has `listed`, or 20 (MAX_EXTREMES) if there are more than *usual*
+        combinations. After 1,000 combinations (MAX_DISTINCT_VALUES) a new one only sets `many_combinations`, and is
+        noted, with the first place in *first*, as *count* findings "many-fields"; without places it is not noted.
         """
         tally = self.combinations.get(combination)
         if tally is None:
@@ -305,7 +319,10 @@ class Summary:
         tally.add(count, first, self.listed if len(self.combinations) <= self.usual else MAX_EXTREMES)
 
     def add_field(self, name: str, field_summary: FieldSummary) -> None:
-        """Add *field_summary*, counts of the field *name* in later samples; a 1,001st field only sets `many_fields`."""
+        """Add *field_summary*, counts of the field *name* in later samples; a 1,001st field only sets `many_fields`.
+
+        *field_summary* must not be used any more.
+        """
         if name in self.fields:
             self.fields[name].add(field_summary)
         elif len(self.fields) < MAX_DISTINCT_VALUES:
@@ -316,7 +333,7 @@ class Summary:
     def add_type(self, name: str, kind: Hashable, count: int, first: Sequence[Any]) -> None:
         """Add *count* samples whose field *name* has values of type *kind*; *first*: places of the first of them.
 
-        Up to 20 places are kept (MAX_EXTREMES). From the 1,001st type of a field on, types count as None.
+        Up to 20 places are kept (MAX_EXTREMES). Once a field has 1,000 types, a new type counts as None.
         """
         types = self.types.setdefault(name, {})
         if kind not in types and len(types) >= MAX_DISTINCT_VALUES:
@@ -333,7 +350,7 @@ class Summary:
         """Add the counts of *later*, the summary of samples that follow; *later* must not be used any more.
 
         `shift`: added to the numbers of samples in the places of combinations, which are (number, key) then; 0: the
-        places may have any form.
+        places may have any form. Places of findings stay as they are.
         """
         for name in ("members", "stored", "payloads", "padding"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
@@ -375,8 +392,9 @@ class Summary:
     def keys_lacking(self, name: str) -> list[str] | None:
         """Return the keys of the first samples, up to `listed`, without the field *name*.
 
-        They are in the order of the numbers. None if a combination keeps fewer samples than that, or there were over
-        1,000 combinations, so that some keys are missing. Places in combinations must be (number, key).
+        They are in the order of the numbers; [] if all samples have it. None if a combination without the field keeps
+        fewer of its samples than that, or there were over 1,000 combinations, so that some keys are missing. Places in
+        combinations must be (number, key). *name*: with case.
         """
         without = [tally for fields, tally in self.combinations.items() if name not in fields.split("/")]
         if self.many_combinations or any(len(tally.first) < min(tally.count, self.listed) for tally in without):

@@ -70,7 +70,8 @@ def open_read(url: str) -> Input:
     "-" is stdin; the command in a `pipe:` URL, or in the environment variable `GOPEN_<SCHEME>` for URLs of that scheme,
     runs from now on. An object of a store is requested at the first read.
 
-    Raises: StorageError if it can't be opened; UsageError for a URL of a store that names no object. Its reads raise
+    Raises: StorageError if it can't be opened; UsageError for a URL that holds credentials, one of a store that names
+    no object, a file: URL of another host, and a setting in the environment that is invalid. Its reads raise
     StorageError, too, also if a command ends with a status other than 0.
     """
     url = Url(url)
@@ -86,10 +87,12 @@ def open_read(url: str) -> Input:
 def open_write(url: str, force: bool = False) -> OutputStream:
     """Open *url* for writing; return an output, whose `sink` takes the bytes.
 
-    "-" is stdout. The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, fifos, devices and
-    commands (`pipe:`) get the bytes at once. *force*: replace an existing file or object.
-    Raises: StorageError if a local *url* exists (unless *force*) or can't be written; UsageError for a terminal, or a
-    URL of a store that names no object. If an object exists (unless *force*), the `commit` raises StorageError.
+    "-" is stdout. The file or object appears at `commit`; `abort` leaves nothing behind. Stdout, existing fifos and
+    devices, and commands (`pipe:`) get the bytes at once. Missing local folders are made. *force*: replace an existing
+    file or object.
+    Raises: StorageError if a regular local file *url* exists (unless *force*), or *url* can't be written; UsageError
+    for a terminal, a URL that holds credentials, or one of a store that names no object. If a file or an object exists
+    by then (unless *force*), the `commit` raises StorageError.
     """
     url = Url(url)
     with translate_os_errors(url):
@@ -118,8 +121,9 @@ def _module_for(url: Url, verb: str) -> Any:
 def open_sink(url: str, force: bool = False) -> Iterator[Sink]:
     """Yield a sink for *url*, for data other than tar archives: committed if the block ends normally, else aborted.
 
-    "-" is stdout, which may be a terminal. Raises: StorageError if *url* exists (unless *force*; for an object at the
-    end of the block) or can't be written; UsageError for another terminal, or a URL of a store that names no object.
+    "-" is stdout, which may be a terminal. Raises: StorageError if *url*, a regular file or an object, exists (unless
+    *force*; for an object at the end of the block) or can't be written; UsageError for another terminal, a URL that
+    holds credentials, or one of a store that names no object.
     """
     output: OutputStream | None = None
     try:
@@ -134,10 +138,11 @@ def open_sink(url: str, force: bool = False) -> Iterator[Sink]:
 
 
 def open_append(url: str | None) -> FileSink:
-    """Open the local file *url* for appending; for None return a sink that drops everything.
+    """Open the local file *url* for appending; for None and "" return a sink that drops everything.
 
     A missing file is made, with permissions for this user alone; missing folders are made, with the usual ones. The
-    caller closes the sink. Raises: StorageError if it can't be written; UsageError if it is not a local file.
+    caller closes the sink. Raises: StorageError if it can't be written; UsageError if it is not a local file ("-" is
+    none).
     """
     if url is not None and not Url(url).is_local:
         raise UsageError("must be a local file, since lines are appended to it", url=url)
@@ -145,10 +150,10 @@ def open_append(url: str | None) -> FileSink:
 
 
 def read_content(url: str) -> bytes:
-    """Return all bytes of *url* as they are stored, not decompressed.
+    """Return all bytes of *url*, "-" for stdin, as they are stored, not decompressed.
 
-    Raises: StorageError, also if the server does not state the length, so that they may be truncated; UsageError for a
-    URL of a store that names no object.
+    Raises: StorageError, also if the server does not state the length, so that they may be truncated, or a command
+    fails; UsageError for a URL that holds credentials, or one of a store that names no object.
     """
     with stream_file(open_read(url), url) as file:
         return file.read()
@@ -158,8 +163,8 @@ def read_content(url: str) -> bytes:
 def folder_lock(url: str) -> Iterator[None]:
     """Hold an exclusive lock on the folder that contains *url* during the block.
 
-    Waits while another process has it. Locks only against processes of this machine. There is no lock if *url* is not
-    local, or if the folder does not exist or can't be locked.
+    Waits while another process, or another block, has it. Locks only against processes of this machine. If *url* is not
+    local, or the folder does not exist or can't be locked, the block runs without a lock.
     """
     import fcntl
 
@@ -178,7 +183,9 @@ def folder_lock(url: str) -> Iterator[None]:
 def remove(url: str) -> None:
     """Remove the file or object *url*; it is no failure if it does not exist.
 
-    Raises: StorageError, also for URLs that can't be removed, such as stdin, commands and web servers.
+    In a block of `one_commit`, an object on Hugging Face's hub is removed at the end of that. Raises: StorageError,
+    also for directories and URLs that can't be removed: stdin, commands, web servers, HDFS and FTP; UsageError for a
+    URL that holds credentials, or one of a store that names no object.
     """
     if Url(url).is_local:
         local.remove(url)

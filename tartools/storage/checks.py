@@ -24,8 +24,8 @@ def check_inputs(urls: Sequence[str]) -> int | None:
     None if one of *urls* is neither a regular local file nor an archive that was split into such files.
 
     Raises: StorageError for a local file that does not exist or can't be read, a directory, or a scheme that can't be
-    read; UsageError for a URL that holds a password, names no object or is empty, for stdin named twice, or stdin that
-    is a terminal.
+    read; UsageError for a URL that holds credentials, names no object or is empty, a file: URL of another host, stdin
+    named twice, and stdin that is a terminal.
     """
     if urls.count("-") > 1:
         raise UsageError("stdin can be read only once")
@@ -48,7 +48,7 @@ def _check_unread(url: Url) -> None:
     """Check an input that is not a local file, without a request to a server.
 
     Nothing is checked if a `GOPEN_<SCHEME>` command reads it. Raises: StorageError for a scheme that can't be read;
-    UsageError for stdin that is a terminal, or a URL of a store that names no object.
+    UsageError for stdin that is a terminal, a URL of a store that names no object, or an invalid `TARTOOLS_CACHE`.
     """
     if url.scheme == "-" and os.isatty(0):
         raise UsageError("stdin is a terminal: name a shard, or pipe one in (see --help)")
@@ -68,11 +68,12 @@ def check_output(
 
     *force*: an existing output may be replaced. *inputs*: URLs of the inputs. *single*: False if the name was made from
     a pattern for many outputs, so that it may look like one itself. *form*: the format that is written; None skips the
-    check of the suffix. A command (`pipe:`) always passes.
+    check of the suffix. A command (`pipe:`) always passes; so do local fifos and devices, and stdout unless it is
+    redirected to one of the *inputs*.
     Raises: StorageError if *url* exists as a regular file or an object (unless *force*), is one of the *inputs*, is a
-    local directory, ends with a slash (local), or has a scheme that can't be written, or if the server can't tell;
-    UsageError if its name is empty, has a number such as %06d (if *single*), the suffix of another format, or
-    credentials.
+    local directory, ends with a slash (local), or has a scheme that can't be written, or if the server can't tell
+    (unless *force*); UsageError if its name is empty, has a number such as %06d (if *single*), the suffix of another
+    format, or credentials, or, unless *force*, if it names no object of its store.
     """
     if not url:
         raise UsageError(NO_NAME)
@@ -95,7 +96,8 @@ def check_output(
 def exists(url: str) -> bool:
     """True if *url*, a local file or an object, exists; False for an object at which this user may not look.
 
-    Not for stdin and commands. Raises: StorageError if the server's response does not say it.
+    Local directories, fifos and devices exist, too; a broken link does not. Not for stdin and commands. Raises:
+    StorageError if the server's response does not say it; UsageError for a URL of a store that names no object.
     """
     url = Url(url)
     if url.is_local:
@@ -106,7 +108,7 @@ def exists(url: str) -> bool:
 
 
 def is_directory(url: str) -> bool:
-    """True if *url* is an existing local directory."""
+    """True if *url*, not "", is an existing local directory that this user may enter."""
     return Url(url).is_local and local.exists(f"{url}/.")
 
 
@@ -141,16 +143,16 @@ def is_seekable(url: str) -> bool:
 def is_missing(error: StorageError) -> bool:
     """True if *error* is about its URL alone: any failure of a local file, or an object that does not exist.
 
-    True also without a URL. False for failures that other URLs of the same server would have, too, for stdin, and for
-    commands.
+    True also without a URL. False for all other failures of objects, which other URLs of the server may have, too, and
+    for stdin and commands.
     """
     return isinstance(error, NotFoundError) or (Url(error.url).is_local and not Url(error.url).read_command)
 
 
 def check_regular(url: str) -> None:
-    """Raise StorageError if *url* is a local file that can't be read or is not a regular file, such as a fifo.
+    """Raise StorageError if *url* is a local file that is missing, can't be read or is not regular, such as a fifo.
 
-    Remote URLs, and those that a `GOPEN_<SCHEME>` command reads, are not checked.
+    Stdin, commands, remote URLs, and URLs that a `GOPEN_<SCHEME>` command reads are not checked.
     """
     url = Url(url)
     if url.is_local and not url.read_command and local.check_readable(url) is None:
@@ -158,7 +160,10 @@ def check_regular(url: str) -> None:
 
 
 def plain_size(url: str) -> int | None:
-    """Return the size in bytes of the regular local file *url*; None for any other URL, or if it can't be read."""
+    """Return the size in bytes of the regular local file *url*; None for any other URL, or if it can't be read.
+
+    None, too, if a `GOPEN_<SCHEME>` command reads it.
+    """
     url = Url(url)
     if not url.is_local or url.read_command:
         return None
@@ -184,8 +189,8 @@ def check_connection(host: str, port: int, url: str) -> None:
 class Probe(NamedTuple):
     """The version and the first bytes of a file or object.
 
-    *version*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object (on GCS its
-    generation); None if the server has no ranges or no ETag.
+    *version*: its size in bytes, a blank, and the mtime in ns of a file, or the `Reply.version` of an object, mostly
+    its ETag; None if the server has no ranges, or does not state the size or a version.
     *first*: its first PROBE_BYTES (4), fewer if it is shorter.
     """
 
@@ -206,17 +211,19 @@ class Probe(NamedTuple):
 def version_of(url: str) -> str:
     """Return the version of *url*: its size in bytes, a blank, and the mtime in ns of a file or the ETag of an object.
 
-    On GCS it has the generation in place of the ETag. Raises: StorageError if it does not exist or can't be read in
-    parts, or if its server has no ETags.
+    Stores without ETags have their `Reply.version` in its place, such as the generation on GCS. Raises: StorageError if
+    it does not exist or can't be read in parts, or if its server has no versions; OSError if the system can't open a
+    local file; UsageError if it names no object.
     """
     return probe(url).require_version(url)
 
 
 def probe(url: str) -> Probe:
-    """Return the version and the first bytes of *url*. Without ranges or an ETag, the version of an object is None.
+    """Return the version and the first bytes of *url*; the version is None if its server has no ranges or no versions.
 
     Raises: StorageError if it does not exist, can't be read, or is neither a regular file nor an object; a URL that a
-    `GOPEN_<SCHEME>` command reads is neither.
+    `GOPEN_<SCHEME>` command reads is neither; OSError if the system can't open a local file, such as for too many open
+    files; UsageError if it names no object of its store.
     """
     url = Url(url)
     if url.is_local and not url.read_command:
@@ -251,7 +258,10 @@ def probe(url: str) -> Probe:
 
 
 def probe_all(urls: Sequence[str]) -> dict[str, Probe]:
-    """Return the probes of *urls*, by URL, in their order; requests to servers are concurrent. Raises: StorageError."""
+    """Return the probes of *urls*, by URL, in their order; requests to servers are concurrent.
+
+    Raises: the error of `probe`, such as StorageError, for the first of *urls* that has one.
+    """
     if all(Url(url).is_local for url in urls):
         return {url: probe(url) for url in urls}
     from tartools.storage.objects import requests_at_once
@@ -266,7 +276,8 @@ def check_unchanged(versions: Mapping[str, str | None]) -> None:
     """Raise ChangedError, a StorageError, if one of the URLs has another version now than the one in *versions*.
 
     *versions*: URL -> its version, as `Probe` has it: the size in bytes, a blank, and the mtime in ns or the ETag; or
-    None, which is equal to None now. Raises: StorageError if a URL can't be probed, for example because it is gone.
+    None, which is equal to None now. Raises: also the errors of `probe`: StorageError if a URL is gone or can't be
+    read.
     """
     for url, current in probe_all([*versions]).items():
         if current.version != versions[url]:

@@ -61,6 +61,8 @@ class ChecksumError(StorageError):
 def checksum_line(name: str, checksum: Checksum) -> str:
     r"""Return the line for the file *name*, without a newline: sha256sum's form for SHA-256, else the BSD form.
 
+    A line whose name has a backslash or a line break, which are escaped, begins with a backslash.
+
     >>> checksum_line("a\n.tar", Checksum("SHA256", "ab12")), checksum_line("a.tar", Checksum("MD5", "ab12"))
     ('\\ab12  a\\n.tar', 'MD5 (a.tar) = ab12')
     """
@@ -74,7 +76,8 @@ def checksum_line(name: str, checksum: Checksum) -> str:
 def parse_line(line: str) -> tuple[str, Checksum] | None:
     """Return the name and the checksum that *line* of a list has, in either form; None if it is no such line.
 
-    The BSD form names the algorithm; in the other it follows from the number of digits: 64 are SHA256, 128 SHA512.
+    The BSD form names the algorithm, which may be one that is not in HASH_NAMES; in the other it follows from the
+    number of digits: 64 are SHA256, 128 SHA512. Escapes in the name are undone.
 
     >>> parse_line("MD5 (a b.tar) = AB12"), parse_line("hello")
     (('a b.tar', Checksum(algorithm='MD5', digest='ab12')), None)
@@ -105,7 +108,7 @@ class HashedSink:
         self._hash = sha256()
 
     def write(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Pass all of *data* on to the sink, and add it to the checksum."""
+        """Pass all of *data* on to the sink, and add it to the checksum. Raises: the errors of the sink."""
         self._hash.update(data)
         self._sink.write(data)
 
@@ -154,8 +157,8 @@ class OutputSums:
     def add(self, url: str, checksum: Checksum) -> None:
         """Add the *checksum* of the output *url*, under its name relative to the folder of the list.
 
-        `relative_name` makes the name: "a.tar" or "b/a.tar" in or below that folder; the URL of an output elsewhere on
-        a server stays.
+        `relative_name` makes the name: "a.tar" or "b/a.tar" in or below that folder; elsewhere, a URL on a server
+        stays, without its query, and a local path becomes "../a.tar", or absolute.
         """
         self._lines.append(checksum_line(relative_name(Url(url).name, folder_of(self.url)), checksum))
 
@@ -179,14 +182,14 @@ class ListedSums:
 
     A shard is found in the list by its path or URL, relative to the folder of the list or to the current directory, or
     else by its base name, if only one name has that: so a copy in another folder or store is found as well. If a name
-    has several checksums, the one of the best algorithm counts. `require` and `unmatched_names` take an archive that
-    was split as its parts; all other methods take the URL of one part.
+    has several checksums, the one of the best algorithm counts, the last of equal ones. `require` and `unmatched_names`
+    take an archive that was split as its parts; all other methods take the URL of one part.
 
     Read the input that `hash_input` returns to its end, then give its checksum to `compare`; `compare_all` does both.
     `mismatches`: shard -> message, of shards that were compared and are not as listed; `check` raises the first.
 
     Raises: StorageError if the list can't be read, has no checksums, or has a line that is neither a checksum with a
-    name, nor blank, nor a comment that begins with #.
+    name, nor blank, nor a comment that begins with #; UsageError if *url* or a name in the list holds credentials.
     """
 
     def __init__(self, url: str) -> None:
@@ -246,7 +249,10 @@ class ListedSums:
         return checksum
 
     def unmatched_names(self, urls: Sequence[str]) -> list[str]:
-        """Return the names in the list that stand for none of the shards *urls*, in the order of the list."""
+        """Return the names in the list that stand for none of the shards *urls*, each once, in the order of the list.
+
+        Names of one file, such as a.tar and ./a.tar, stand for none, and are together.
+        """
         names = {match[0] for url in urls for part in parts_of(url) if (match := self._find(part))}
         return [name for checksums in self._by_key[1].values() for name in checksums if name not in names]
 
@@ -257,7 +263,9 @@ class ListedSums:
                 raise StorageError(f"this list has no checksum of {shown(part)}", url=self.url)
 
     def hash_input(self, url: str, stream: Input) -> HashedInput | None:
-        """Return an input that reads *stream*, the stored bytes of *url*, with their checksum; None if none is listed.
+        """Return an input that reads *stream*, the stored bytes of *url*, and computes their checksum, for `compare`.
+
+        None if the list has no checksum of *url*, or several names match; nothing is read yet.
 
         Raises: StorageError for an algorithm that can't be computed.
         """
@@ -279,8 +287,8 @@ class ListedSums:
     def compare_all(self, url: str, stream: Input) -> None:
         """Read *stream*, all bytes of *url*, to its end, and add a difference from the list to `mismatches`.
 
-        Reads nothing if the list has no checksum of *url*. Raises: StorageError, if it can't be read, or the algorithm
-        can't be computed.
+        Reads nothing if the list has no checksum of *url*. The caller closes *stream*. Raises: StorageError if it can't
+        be read, or the algorithm can't be computed.
         """
         if hashed := self.hash_input(url, stream):
             hashed.drain()

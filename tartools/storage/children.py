@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def list_processes() -> list[Process]:
-    """Return the processes of this machine that have not ended; empty without /proc (macOS)."""
+    """Return the processes in /proc that have not ended, this one too; empty without /proc (macOS)."""
     processes = []
     with contextlib.suppress(OSError), os.scandir("/proc") as entries:
         for entry in entries:
@@ -103,9 +103,10 @@ def reader_pids(pipe: int) -> set[int]:
 class Child:
     """A program in a session of its own. Nothing of its process group is left once this process has reaped it.
 
-    The group is killed before the program is reaped: until then no other group can have the same number. It has a
-    session, because a background group that reads a password from the terminal would be stopped for ever; without a
-    terminal it fails at once. A signal that comes while it starts is handled after the start.
+    The group is killed before the program is reaped (right after that where the system can't wait without reaping):
+    until then no other group can have the same number. It has a session, because a background group that reads a
+    password from the terminal would be stopped for ever; without a terminal it fails at once. A signal that comes while
+    it starts is handled after the start.
 
     *arguments*: the program and its words. *options*: further arguments of `subprocess.Popen`. `pid` is the number of
     the process, its group and its session; `stdin` and `stdout` are our ends, unbuffered, if *options* make them pipes,
@@ -156,7 +157,8 @@ class Child:
         """End the program, all processes of its session and their descendants; return its exit status.
 
         The processes of the session get the signal *first*; all that are left after TERM_SECONDS are killed. The status
-        is -N if signal N ended the program. In a fork of the process that started it, nothing is ended, and it is 0.
+        is -N if signal N ended the program. If it was reaped before, nothing is ended. In a fork of the process that
+        started it, nothing is ended, and the status is 0.
         """
         end_all([self], first)
         return self.wait() or 0
@@ -203,7 +205,8 @@ def end_all(
     First the processes of these sessions get the signal *first*; with SIGKILL this step is left out. When they have
     ended, or after *patience* seconds, all processes that are left are stopped, and then killed: a stopped process
     can't see that another one has ended, and starts nothing new. `extra_pids()` returns the pids of more processes to
-    be killed then. It waits without limit for the killed *children*, and up to KILL_SECONDS for other killed processes.
+    be killed then; it is called until it returns no new ones. The function waits without limit for the killed
+    *children*, and up to KILL_SECONDS for other killed processes. This process is never killed.
 
     Children that were reaped, or belong to another process, are left out. Sessions of descendants do not get the signal
     *first*: tartools among them end what they have started.
@@ -270,8 +273,8 @@ def _find_descendants(
 ) -> tuple[set[int], set[int]]:
     """Return (pids, sessions): the processes of *sessions* and *roots*, and all their descendants, with their sessions.
 
-    *processes*: all processes of the machine. *sessions*: session ids, part of the result; *roots*: pids, part of it
-    too.
+    All processes in the sessions of the descendants are among them. *processes*: all processes of the machine.
+    *sessions*: session ids, part of the result; *roots*: pids, part of it too.
     """
     family = set(sessions)
     members = set(roots)

@@ -25,15 +25,17 @@ def expand(
 
     Without patterns and lists: stdin. *lists*: paths or URLs, "-" for stdin. *separator*: the text between the names in
     a list. Braces expand everywhere; wildcards expand in local names and in stores that have listings, unless a file or
-    an object has literally this name. A revision on Hugging Face's hub becomes the id of its commit. Order: as given;
-    the matches of one wildcard pattern are sorted by bytes.
+    an object has literally this name. A revision on Hugging Face's hub becomes the id of its commit. Order: as given,
+    with braces expanded in theirs; then the matches of each name with wildcards are sorted by bytes. A URL that occurs
+    twice stays there twice.
 
     With *join*, the parts of an archive that was split become one URL, at the place of the first. `on_fault(error)`:
     called with the StorageError about parts that are not whole, which then stay URLs of their own; None: it is raised.
 
-    Raises: StorageError for a wildcard without a match, a list without a URL, a list that can't be read, parts that are
-    not whole, and, unless *trusted*, a list on a server that names a command, stdin, a local file or another server;
-    UsageError if stdin is named twice, a URL holds credentials, or one stands for an archive that was split.
+    Raises: StorageError for a wildcard without a match, a store that can't be listed, a hub that does not tell the
+    commit, a list without a URL, a list that can't be read, parts that are not whole, and, unless *trusted*, a list on
+    a server that names a command, stdin, a local file or another server; UsageError if stdin is named twice, a URL
+    holds credentials, names no bucket or data set, or stands for an archive that was split.
     """
     if not patterns and not lists:
         return [Url("-")]
@@ -52,7 +54,8 @@ def add_lists(
 ) -> list[str]:
     """Return *patterns*, and then the names in the files *lists*; braces and wildcards are not expanded.
 
-    *lists*: paths or URLs, "-" for stdin. *separator*: the text between the names in a list; empty names are dropped.
+    *lists*: paths or URLs, "-" for stdin. *separator*: the text between the names in a list; empty names are dropped,
+    and blanks stay.
     `is_name(line)`: False for a line that names no input, so that it is not checked; it is returned all the same.
     Raises: StorageError for a list without a name, one that can't be read, and, unless *trusted*, a list on a server
     that names a command, stdin, a local file or another server; UsageError if "-" is twice in *patterns* and *lists*,
@@ -78,8 +81,9 @@ def add_lists(
 def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]) -> None:
     """Raise StorageError for the first of *lines*, of the list *name* on a server, that a stranger may not write there.
 
-    That is a command, stdin, a local file, or a URL on another server; braces in lines are expanded. *is_name*: called
-    with a line; if it returns False, the line is not checked. Raises: also UsageError for a URL that holds credentials.
+    That is a command, stdin, a local file, a URL on another server, or an archive that was split, as one; braces in
+    lines are expanded. *is_name*: called with a line; if it returns False, the line is not checked. Raises: also
+    UsageError for a URL that holds credentials.
     """
     from tartools.storage import origins
 
@@ -97,7 +101,7 @@ def _check_lines(lines: Sequence[str], name: str, is_name: Callable[[str], bool]
 def read_list(name: str) -> str:
     """Return the text of the file or object *name*, or of stdin for "-"; bytes that are not UTF-8 become surrogates.
 
-    Raises: StorageError.
+    Raises: StorageError if it can't be read; UsageError for a URL that holds credentials or names no object.
     """
     return storage.read_content(name).decode("utf-8", "surrogateescape")
 
@@ -106,10 +110,11 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
     """Yield the URLs that the braces and wildcards of each of *patterns* stand for.
 
     Braces are expanded first, in their order; then the matches of each resulting name are sorted by bytes: for
-    {b,a}*.tar those that begin with b come first. A pattern that literally names a file or an object is yielded as it
-    is; wildcards of schemes without listings (https:) are, too. A revision on Hugging Face's hub becomes the id of its
-    commit. Raises: StorageError for a wildcard without a match; UsageError if a URL holds credentials, or stands for an
-    archive that was split.
+    {b,a}*.tar the names with b come first. A pattern that literally names a file or an object is yielded as it is;
+    wildcards of schemes without listings (https:) are, too, and names without wildcards, which need not exist. A
+    revision on Hugging Face's hub becomes the id of its commit. Raises: StorageError for a wildcard without a match, a
+    store that can't be listed, and a hub that does not tell the commit; UsageError if a URL holds credentials, names no
+    bucket or data set, or stands for an archive that was split.
     """
     for pattern in map(Url, patterns):
         if pattern.scheme == SPLIT:
@@ -129,7 +134,8 @@ def expand_each(patterns: Iterable[str]) -> Iterator[Url]:
 def _is_object_with_braces(pattern: Url) -> bool:
     """True if *pattern* has braces that expand, and an object has literally this name: one request asks for it.
 
-    False if that request fails: opening the expanded URLs reports the reason.
+    False, without a request, for schemes without listings (https:), and if a `GOPEN_<SCHEME>` command reads the URL.
+    False if the request fails: opening the expanded URLs reports the reason.
     """
     if not pattern.is_listed or pattern.read_command or expand_braces(pattern) == [pattern]:
         return False
@@ -146,7 +152,7 @@ def _pin_commit(url: Url) -> Url:
     """Return *url*; on Hugging Face's hub with the id of a commit in place of its revision, which may change.
 
     A URL that a `GOPEN_<SCHEME>` command reads stays as it is. Raises: StorageError if the hub does not tell the
-    commit.
+    commit; UsageError if the URL names no data set.
     """
     if url.scheme != "hf" or url.read_command:
         return url

@@ -78,7 +78,8 @@ def _reason(error: Exception) -> str:
 def _open(url: str, mode: str) -> Any:
     """Return the file of smart_open for *url* in *mode*, "rb" or "wb", without its decompression; with a login for FTP.
 
-    Raises: errors of smart_open and its libraries, which `_translate_errors` turns into StorageError.
+    `TARTOOLS_TIMEOUT` limits each wait on FTP. Raises: errors of smart_open and its libraries, and ImportError without
+    them, which `_translate_errors` turns into StorageError.
     """
     from smart_open import open as smart_open
 
@@ -161,7 +162,8 @@ def open_read(url: str) -> _SmartInput:
 def open_write(url: str, force: bool) -> SentOutput:
     """Return an output that smart_open sends to *url* at `commit`, which fails if *url* exists (unless *force*).
 
-    Until then the bytes are in a scratch file. The failure is an ExistsError.
+    Until then the bytes are in a scratch file. The failure is an ExistsError. Raises: StorageError if there can be no
+    scratch file; the `commit` raises it if the bytes can't be sent.
     """
     return SentOutput(partial(_send, url, force))
 
@@ -169,8 +171,8 @@ def open_write(url: str, force: bool) -> SentOutput:
 def _send(url: str, force: bool, sink: io.FileIO) -> None:
     """Send the content of the scratch file *sink* to *url*.
 
-    Raises: StorageError if *url* exists (unless *force*) or on failure; a store that writes in place may then have a
-    part.
+    Raises: ExistsError if *url* exists (unless *force*); StorageError on failure, or if the server does not say whether
+    it exists; a store that writes in place may then have a part.
     """
     if not force and exists(url):
         raise ExistsError(url)

@@ -15,11 +15,12 @@ _deferring: list[tuple[list[int], dict[int, Any]]] = []  # blocks under way: sig
 
 @contextlib.contextmanager
 def defer_signals() -> Iterator[None]:
-    """Run Python handlers of SIGINT, SIGTERM and SIGHUP not during the block, but at its end.
+    """Run Python handlers of SIGINT, SIGTERM and SIGHUP not during the block, but at its end, also after an error.
 
     For blocks that make a file or start a process and register it for cleanup. If several signals come, the first is
-    handled, the others are dropped. Signals without a Python handler act at once. In other threads than the main one,
-    where no handler runs, the block does nothing.
+    handled, the others are dropped. In a block inside of another one, handlers run at the end of the outer one. Signals
+    without a Python handler act at once. In other threads than the main one, where no handler runs, the block does
+    nothing.
     """
     if not _is_main_thread():
         yield  # handlers run in the main thread only
@@ -43,9 +44,10 @@ def defer_signals() -> Iterator[None]:
 def allow_signals() -> Iterator[None]:
     """Run handlers of signals at once in this block, although it is inside a block of `defer_signals`.
 
-    Of the signals that came before it, the first is handled at its begin, and the others are dropped. For long waits,
-    such as opening a fifo. The block must not make files or processes that need cleanup. Outside a block of
-    `defer_signals`, and in other threads than the main one, it does nothing.
+    Of the signals that came before it, the first in each block of `defer_signals` is handled at its begin, and the
+    others are dropped. For long waits, such as opening a fifo. The block must not make files or processes that need
+    cleanup. At its end signals are deferred again. Outside a block of `defer_signals`, and in other threads than the
+    main one, it does nothing.
     """
     if not _deferring or not _is_main_thread():
         yield

@@ -39,13 +39,15 @@ REPLACED_SINCE_LISTING = "was replaced since it was listed"
 def ls(name: str) -> Iterator[ListedObject]:
     """Yield the files or objects that *name* stands for, sorted by the bytes of the names.
 
-    In a store: the objects whose names begin with *name*, or match it if it has wildcards. Local: the files in a
-    directory and below it, a file, or the matches of a prefix or wildcards. On a web server: the object *name*. Braces
-    stand for several names, which come one after the other.
+    In a store: the objects whose names begin with *name*; if it has wildcards, the matches, or only the object with
+    literally this name. Local: the files in a directory and below it, a file, or the matches of a prefix or wildcards.
+    On a web server: the object *name*. Braces, unless a local file has literally this name, stand for several names,
+    which come one after the other, each sorted on its own.
 
-    Raises: StorageError for a local prefix that matches nothing, for wildcards that match nothing, for an object on a
-    web server that does not exist or ends in a slash, and for schemes that have no listings; UsageError if the name of
-    the bucket is missing. A prefix in a store that matches nothing yields nothing.
+    Raises: StorageError for a local prefix or wildcards that match nothing, wildcards in the name of a bucket, a folder
+    or a store that can't be read, an object on a web server that does not exist or ends in a slash, and schemes that
+    have no listings, such as stdin and commands; UsageError if the name of the bucket is missing, or for credentials. A
+    prefix in a store that matches nothing yields nothing, and so do an empty directory and wildcards for directories.
     """
     for url in map(Url, [name] if is_literal(name) else expand_braces(name)):
         if url.is_local:
@@ -62,9 +64,10 @@ def list_objects(prefix: str, flat: bool = False) -> Iterator[ListedObject]:
     """Yield the objects whose URLs begin with *prefix*, sorted by the bytes of their names.
 
     *prefix*: a URL of a store, without wildcards; a bucket alone, such as s3://b, is all of it. *flat*: only objects
-    without a slash behind *prefix*. Holds: a page; all objects if the store does not sort.
+    without a slash behind *prefix*. Holds: a page; all objects if the first page is not sorted.
 
-    Raises: StorageError if the store can't be listed, or lists out of order; UsageError if *prefix* names no bucket.
+    Raises: StorageError if the store can't be listed, has no listings, or lists out of order after a sorted first page;
+    UsageError if *prefix* names no bucket.
     """
     store = store_of(prefix)
     name, query = Url(prefix).name, Url(prefix).query
@@ -113,7 +116,7 @@ def _is_sorted(names: Sequence[str]) -> bool:
 def matching_objects(url: str) -> Iterator[ListedObject]:
     """Yield the objects that match the wildcards of *url*, sorted; if an object is literally named *url*, only that.
 
-    Raises: StorageError if none matches, or for wildcards in the name of the bucket.
+    Raises: StorageError if none matches, the store can't be listed, or for wildcards in the name of the bucket.
     """
     pattern = Pattern(url)
     first = next(list_objects(url, flat=True), None)
@@ -130,9 +133,10 @@ def matching_objects(url: str) -> Iterator[ListedObject]:
 
 
 def _one_object(url: str) -> Iterator[ListedObject]:
-    """Yield the object *url* of a store without listings.
+    """Yield the object *url* of a store without listings, a web server.
 
-    Raises: StorageError if it does not exist or ends in a slash.
+    Raises: StorageError if it does not exist, ends in a slash, or the server can't tell; UsageError if it names no
+    object.
     """
     prefix = Url(url).name.endswith("/")
     entry = None if prefix else call_with_retries(object_at(url).head, url)
@@ -150,7 +154,8 @@ def _files(url: str) -> Iterator[ListedObject]:
     A directory ("" is the current one) stands for all files in it and below, a file for itself, wildcards for their
     matches that are no directories. Any other name is a prefix: of files, and of directories with all files below.
 
-    Raises: StorageError if wildcards or a prefix match nothing, or a directory can't be read.
+    Raises: StorageError if wildcards match nothing, not even a directory, if no file has the prefix, or if a directory
+    can't be read; UsageError for a file: URL of another host.
     """
     path = path_of(url)
     if not path or os.path.isdir(path):
@@ -190,7 +195,7 @@ def _files_below(folder: str, start: str = "", above: tuple[os.stat_result, ...]
 
 
 def _entry_of_file(path: str) -> ListedObject:
-    """Return the listing entry of the local file *path*; for a broken link, it has only the URL.
+    """Return the listing entry of the local file *path*; if it can't be looked up, like a broken link, only the URL.
 
     It has the URL, the size in bytes (None unless it is a regular file), the mtime in seconds, and as version the mtime
     in ns.
@@ -206,8 +211,9 @@ def _entry_of_file(path: str) -> ListedObject:
 def names_between(prefix: str, suffix: str) -> list[str]:
     """Return the existing URLs that begin with *prefix*, end in *suffix*, and have a text without a slash between them.
 
-    The text is not empty. Local URLs are regular files. Order: sorted. Empty for commands, and for stores that have no
-    listings. Raises: StorageError if a store can't be listed; OSError if a local folder exists, but can't be read.
+    The text is not empty. Local URLs are regular files. Order: sorted. Empty for stdin, commands, and schemes that have
+    no listings. Raises: StorageError if a store can't be listed; OSError if a local folder exists, but can't be read;
+    UsageError if *prefix* names no bucket.
     """
     start = Url(prefix)
     candidates: Iterable[str] = ()
@@ -243,8 +249,9 @@ def _files_with_prefix(prefix: str, suffix: str) -> list[str]:
 def find_existing(urls: Sequence[str]) -> set[str]:
     """Return the URLs among *urls* that exist. Many in one store are looked up by one listing of their common prefix.
 
-    Many are more than 10 (MAX_SINGLE_LOOKUPS); otherwise each is looked up by `exists`. Raises: StorageError if a
-    server's response does not say it.
+    Many are more than 10 (MAX_SINGLE_LOOKUPS), all in one bucket; otherwise each is looked up by `exists`, for which an
+    object at which this user may not look does not exist. Raises: StorageError if a server's response does not say it,
+    or the bucket can't be listed.
     """
     prefix = os.path.commonprefix([Url(url).name for url in urls])  # noqa: RUF071  # by letters
     queries = {Url(url).query for url in urls}
@@ -263,7 +270,8 @@ def read_contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
     MAX_WHOLE_OBJECT_BYTES; fewer if `TARTOOLS_READAHEAD` says so. Local files are read one after the other. Holds: up
     to MAX_REQUESTED_BYTES, or one object; of large ones also the ranges that are received.
 
-    Raises: StorageError if one can't be read, or is not the one that was listed.
+    Raises: StorageError if one can't be read, or is not the one that was listed; UsageError for an invalid
+    `TARTOOLS_READAHEAD`.
     """
     max_requests = requests_at_once(MAX_OBJECT_REQUESTS)
     waiting: deque[tuple[int, Callable[[], bytes]]] = deque()
@@ -284,7 +292,11 @@ def read_contents(entries: Iterable[ListedObject]) -> Iterator[bytes]:
 
 
 def content_of(entry: ListedObject) -> bytes:
-    """Return all bytes of *entry*. Raises: StorageError if it can't be read, or has another version than was listed."""
+    """Return all bytes of *entry*, whose `size` is not None.
+
+    Raises: StorageError if it can't be read, or has another size or version than was listed; without a version in the
+    listing or the response, only the sizes of an object are compared.
+    """
     version = f"{entry.size} {entry.version}"
     if not Url(entry.url).is_local:
         if (entry.size or 0) > MAX_WHOLE_OBJECT_BYTES and probe(entry.url).version == version:
@@ -300,10 +312,10 @@ def content_of(entry: ListedObject) -> bytes:
 
 
 def _read_ranges(url: str, size: int, version: str) -> bytes:
-    """Return all bytes of a large object, received in ranges of OBJECT_RANGE_BYTES side by side.
+    """Return all bytes of the large object *url*, received in ranges of OBJECT_RANGE_BYTES side by side.
 
-    *size* in bytes and *version* are those of the listing. Raises: StorageError if it can't be read, or was replaced
-    since.
+    *size* in bytes and *version*, the size, a blank and the version, are from the listing. Raises: StorageError if it
+    can't be read, or was replaced since.
     """
     data = io.BytesIO()  # gives its bytes without a copy
     waiting: deque[Callable[[], bytes]] = deque()

@@ -30,12 +30,15 @@ _made: set[str] = set()  # folders of outputs
 
 
 def canonical_name(url: str) -> str:
-    """Return a text that is equal for all names of one local file: its real path; for other URLs the URL itself."""
+    """Return the real path of a local file, equal for all its names but hard links; for other URLs the URL itself.
+
+    Raises: UsageError for a `file://` URL of another host, or with a NUL.
+    """
     return os.path.realpath(path_of(url)) if Url(url).is_local else str(url)
 
 
 def path_of(url: str) -> str:
-    """Return the path that *url* names; `file://` URLs are percent-decoded (RFC 8089).
+    """Return the path that the local *url* names: `file://` is percent-decoded (RFC 8089), a plain path unchanged.
 
     Raises: UsageError for a `file://` URL of another host, or with a NUL.
 
@@ -74,7 +77,10 @@ class FileInput:
             enlarge_pipe(file.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read into *view*; return how many bytes, 0 at the end. Raises: StorageError, also at the end if changed."""
+        """Read up to `len(view)` bytes; return how many, 0 at the end.
+
+        Raises: StorageError, at the end also if a regular file has changed since it was opened.
+        """
         try:
             while (count := self._file.readinto(view)) is None:  # the descriptor was inherited in non-blocking mode
                 wait_until_ready(self._file.fileno(), writing=False)
@@ -97,22 +103,19 @@ class FileInput:
         return self.file is not None
 
     def close(self) -> None:
-        """Let go of the file.
-
-        A regular file is closed when the last member in it is garbage-collected, others now, stdin never.
-        """
+        """Close a fifo or device, but not stdin; a regular file is closed when nothing that reads from it is left."""
         if self._file.closefd and self.file is None:
             self._file.close()
         self.file = None
 
 
 def open_read(url: str) -> FileInput:
-    """Open a local file, fifo or device for reading, or stdin for "-". Raises: OSError."""
+    """Open a local file, fifo or device for reading, or stdin for "-". Raises: OSError; UsageError as `path_of`."""
     return FileInput(InputFile(0 if url == "-" else path_of(url), url))
 
 
 def read_small(url: str, max_bytes: int) -> bytes | None:
-    """Return the bytes of *url* if it is the path of a regular file of up to *max_bytes*; None for any other.
+    """Return the bytes of *url* if it is the plain path of a regular file of up to *max_bytes*; None for any other.
 
     It takes a third of the system calls of `open_read`, which matters for a folder of small files.
 
@@ -142,7 +145,7 @@ def read_small(url: str, max_bytes: int) -> bytes | None:
 def check_readable(url: str) -> int | None:
     """Return the size of the local file *url* in bytes, None if it is a fifo, a device or a socket.
 
-    Raises: StorageError unless it exists, can be read, and is no directory.
+    Raises: StorageError unless it exists, can be read, and is no directory; UsageError for `file://` of another host.
     """
     path = path_of(url)
     try:
@@ -159,7 +162,7 @@ def check_readable(url: str) -> int | None:
 
 
 def _several_names_advice(path: str) -> str:
-    """Return advice for a message if the missing *path* lacks a brace, or is several names that exist; else ""."""
+    """Return advice for a message if the missing *path* lacks a brace, or is several existing names; else ""."""
     if path.count("{") != path.count("}"):
         return " (a range is written {000..147}: a brace is missing)"
     words = path.split()
@@ -178,8 +181,8 @@ def check_listed(urls: Iterable[str]) -> None:
 def check_writable(url: str, force: bool, inputs: Sequence[str]) -> None:
     """Check a local output, or stdout for "-", before anything is read.
 
-    *inputs*: local URLs, and "-" for stdin. Raises: StorageError if *url* exists as a regular file (unless *force*), is
-    the same file as one of *inputs*, is a directory, or ends with a slash.
+    *inputs*: local URLs, and "-" for stdin. Raises: ExistsError if *url* is a regular file (unless *force* or stdout);
+    StorageError if a regular file is also one of *inputs*, or *url* is a directory or ends with a slash; UsageError.
     """
     if url != "-":
         _file_path(url)
@@ -203,15 +206,12 @@ def _file_path(url: str) -> str:
 
 
 def exists(url: str) -> bool:
-    """True if the local file *url* exists, of any kind; False for a broken link, or if its folder can't be searched."""
+    """True if the local *url*, of any kind, exists; False for broken links and failed look-ups. Raises: UsageError."""
     return _stat(url, 1) is not None
 
 
 def _stat(url: str, fd: int) -> os.stat_result | None:
-    """Return the status of the local file *url*, for "-" the status of the descriptor *fd*.
-
-    None if it does not exist or can't be looked up.
-    """
+    """Return the status of the local file *url*, for "-" of the descriptor *fd*; None if it can't be looked up."""
     try:
         return os.fstat(fd) if url == "-" else os.stat(path_of(url))
     except (OSError, ValueError):
@@ -221,7 +221,7 @@ def _stat(url: str, fd: int) -> os.stat_result | None:
 def open_append(url: str) -> FileSink:
     """Open the local file *url* for appending; a missing file is made, with permissions for this user alone.
 
-    Missing folders are made, with the usual permissions. Raises: StorageError.
+    Missing folders are made, with the usual permissions. Raises: StorageError; UsageError as `path_of`.
     """
     path = path_of(url)
     with translate_os_errors(url):
@@ -243,12 +243,12 @@ class OpenOutput:
         enlarge_pipe(sink.fileno())
 
     def commit(self) -> None:
-        """Close the file. Raises: StorageError if that fails."""
+        """Close the file, but not stdout. Raises: StorageError if that fails."""
         with translate_os_errors(self.sink.url):
             self.sink.close()
 
     def abort(self) -> None:
-        """Close the file. The bytes that were written stay."""
+        """Close the file, but not stdout; the bytes that were written stay. Raises: OSError if that fails."""
         self.sink.close()
 
 
@@ -260,7 +260,7 @@ def open_text() -> OpenOutput:
 def sync_folder(url: str) -> None:
     """Flush the folder that contains the local file *url* to the disk: new and removed names. Nothing for other URLs.
 
-    A symbolic link counts as its target. Raises: StorageError.
+    A symbolic link counts as its target. Does nothing with `TARTOOLS_FSYNC=0`. Raises: StorageError; UsageError.
     """
     if Url(url).is_local:
         with translate_os_errors(url):
@@ -268,7 +268,7 @@ def sync_folder(url: str) -> None:
 
 
 def remove(url: str) -> None:
-    """Remove a local file; it is no failure if it does not exist. Raises: StorageError."""
+    """Remove a local file, or a link, not its target; no failure if it is missing. Raises: StorageError; UsageError."""
     with translate_os_errors(url), suppress(FileNotFoundError):
         os.unlink(path_of(url))
         sync_folder(url)
@@ -277,11 +277,11 @@ def remove(url: str) -> None:
 def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
     """Open a local file for writing, or stdout for "-"; a regular file appears when it is complete.
 
-    Existing files of other kinds are written in place. A folder that does not exist is made; if the output is dropped,
-    it is removed again unless it holds something.
+    Existing files of other kinds are written in place. A replaced file keeps its permissions, and a link to it stays. A
+    folder that does not exist is made; if the output is dropped, it is removed again unless it holds something.
 
-    Raises: StorageError, also if *url* exists (unless *force*) or ends with a slash; OSError; UsageError for a
-    terminal.
+    Raises: StorageError, also if *url* is a regular file (unless *force*), is a folder or ends with a slash; OSError;
+    UsageError for a terminal, and for a `file://` URL of another host.
     """
     if url == "-":
         if os.isatty(1):
@@ -304,10 +304,10 @@ def open_write(url: str, force: bool) -> OpenOutput | FileOutput:
 
 
 def make_directory(url: str) -> list[str]:
-    """Make the local directory *url* and its missing parents; does nothing on servers.
+    """Make the local directory *url* and its missing parents; does nothing if *url* is not local.
 
-    Returns the paths of the directories that it made, outermost first, [] for none; their names are flushed to the
-    disk. Raises: StorageError.
+    Returns the paths of the directories that were missing, outermost first, [] for none; their names are flushed to the
+    disk. Raises: StorageError; UsageError for a `file://` URL of another host.
     """
     if not Url(url).is_local:
         return []
@@ -379,8 +379,7 @@ class FileOutput:
         """Close the file, and let it take the name of the output. Data and name are flushed to the disk.
 
         After `sync` the name is not flushed: the caller does that by `sync_folder`. Raises: StorageError, also if the
-        name exists by now (unless *force*). Only if the last step fails, the flush of the name, the file stays,
-        complete.
+        name exists by now (unless *force*). If the last step fails, the flush of the name, the file stays, complete.
         """
         synced = self._synced
         if not synced:
@@ -400,9 +399,9 @@ class FileOutput:
             sync_folder(self.sink.url)
 
     def _link(self) -> None:
-        """Give the temporary file the name of the output if that is free; a rename would replace a file.
+        """Give the temporary file the name of the output if that is free, by a link: a rename would replace a file.
 
-        Raises: ExistsError if it is taken.
+        Without links in the file system: a look-up, then a rename. Raises: ExistsError if it is taken; OSError.
         """
         try:
             os.link(self._temporary, self._path)
@@ -433,10 +432,10 @@ class FileOutput:
 def _temporary_file(path: str, url: str) -> tuple[str, FileSink]:
     """Return the path and the open file of a new temporary file for the output *path*, in the same folder.
 
-    First it removes temporary files that killed runs left for *path*. A lock tells whether a file's process lives: it
-    ends with the process, whatever ends that, and no other process can be taken for it, as by a number that is used
-    again. Only files of this host are looked at, because not every shared directory tells one host of another's locks.
-    *url*: the name for messages. Raises: OSError.
+    The file is locked. First it removes temporary files that killed runs left for *path* before this process listed the
+    folder, once. The lock tells whether a file's process lives: it ends with the process, and no other process can be
+    taken for it, as by a number that is used again. Only files of this host are looked at, because not every shared
+    directory tells one host of another's locks. *url*: the name for messages. Raises: OSError.
     """
     folder, name = os.path.split(path)
     for leftover in _temporary_files(folder):
@@ -451,12 +450,12 @@ def _temporary_file(path: str, url: str) -> tuple[str, FileSink]:
 
 
 def temporary_name(name: str) -> str:
-    """Return a new hidden name for the output *name* until it is complete, in its folder: .NAME.HOST.PID-X.tmp."""
+    """Return a new base name for the incomplete output *name*: .NAME.HOST.PID-X.tmp; NAME up to 100 bytes, X random."""
     return f"{_temporary_prefix(name)}{os.getpid()}-{os.urandom(4).hex()}.tmp"
 
 
 def is_temporary_name(leftover: str, name: str) -> bool:
-    """True if *leftover* is a name that `temporary_name` gave the output *name* on this host."""
+    """True if *leftover* has the form of `temporary_name(name)` on this host, of any process."""
     prefix = _temporary_prefix(name)
     return leftover.startswith(prefix) and re.fullmatch(r"\d+-[0-9a-f]{8}\.tmp", leftover[len(prefix) :]) is not None
 
@@ -483,14 +482,14 @@ def lock_new(fd: int, path: str) -> bool:
 
 @cache
 def _temporary_files(folder: str) -> tuple[str, ...]:
-    """Return the names in *folder* that begin with a dot and end in .tmp, as of this process's first call for it."""
+    """Return the names in *folder* like ".*.tmp", as of this process's first call for it; () if it can't be listed."""
     with suppress(OSError):
         return tuple(name for name in os.listdir(folder or ".") if name[:1] == "." and name.endswith(".tmp"))
     return ()
 
 
 def _remove_if_left(path: str) -> None:
-    """Remove the file *path* if no process holds its lock. Files that can't be opened for writing or locked stay."""
+    """Remove the file *path* if no process holds its lock. If it can't be opened for writing or locked, it stays."""
     with suppress(OSError):
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

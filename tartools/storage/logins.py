@@ -19,7 +19,7 @@ def login_of(host: str) -> Login | None:
     """Return the login for *host* in the file `$NETRC`; if this is not set, in ~/.netrc.
 
     It is ~/_netrc if ~/.netrc does not exist or can't be read. The entry "default" counts for a host without one of its
-    own. None if the file has neither, or can't be read or parsed.
+    own. None if the file has neither, the entry is empty, or the file can't be read or parsed.
     """
     for name in [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]:
         with suppress(OSError):
@@ -30,10 +30,10 @@ def login_of(host: str) -> Login | None:
 
 @functools.cache
 def _read_login(path: str, modified: int, host: str) -> Login | None:
-    """Return the login for *host* in the file *path*, or that in its entry "default"; None if it has neither.
+    """Return the login for *host* in the file *path*, else the login in its entry "default"; None if it has neither.
 
-    Also None if it can't be parsed. *modified*: the file's mtime in ns, which makes the cached result of an older
-    version unused. Raises: OSError.
+    Also None if the entry is empty, or the file can't be parsed. *modified*: the file's mtime in ns, which makes the
+    cached result of an older version unused. Raises: OSError.
     """
     from netrc import NetrcParseError, netrc
 

@@ -41,7 +41,8 @@ def escape_name(url: str) -> str:
 
     Braces in the name of an object would expand, and there is no escape. So a set `[{{]` makes them unbalanced, and
     wildcards become sets of one character. A name without braces, or with unbalanced ones, and a local name stay as
-    they are: `expand` takes them literally if they exist. An http(s) URL stays too, although its braces expand.
+    they are: `expand` takes them literally if they exist. A URL of a scheme without listings, such as https:, stays
+    too, although its braces expand.
 
     >>> escape_name("s3://b/{0..9}-*.tar"), escape_name("s3://b/a*.tar"), escape_name("{0..9}.tar")
     ('s3://b/[{{]0..9}-[*].tar', 's3://b/a*.tar', '{0..9}.tar')
@@ -78,7 +79,8 @@ def fold_numbers(urls: Iterable[str], is_taken: Callable[[str], bool] = lambda t
 def _texts_around_number(first_url: str, second_url: str) -> tuple[str, str] | None:
     """Return the texts before and behind the number that is higher by 1 in the second URL than in the first.
 
-    None if they differ in anything else, or contain braces: "a09.tar", "a10.tar" -> ("a", ".tar"), and so "a9.tar".
+    None if they differ in anything else, or contain braces. Both "a09.tar", "a10.tar" and "a9.tar", "a10.tar" give
+    ("a", ".tar").
     """
     if "{" in first_url + second_url or "}" in first_url + second_url:
         return None
@@ -131,7 +133,7 @@ class Pattern:
 
     Names that begin with a dot are only matched by patterns that do. `prefix`: the text before the first wildcard, with
     which all matches begin, and then the query of the URL, if it has one; `flat`: True if no match has a slash behind
-    the prefix. Raises: StorageError for wildcards in the name of the bucket.
+    the prefix. Raises: StorageError for a wildcard before the third slash, as in the name of a bucket.
     """
 
     def __init__(self, url: str) -> None:
@@ -198,8 +200,9 @@ def numbers_in(text: str) -> list[re.Match[str]]:
     """Return the matches of number placeholders in the pattern *text*, a URL without its query.
 
     Placeholders are `%d`, `%06d`, `{shard}` and `{shard:06d}`; in http(s) and file:// URLs, where %20 is a blank, of
-    the first two only `%01d` to `%09d`. `%%d` is none. Order: those with %, then those with braces. Groups of a match:
-    "0" or "", and the digits of the width, "" without; both None for `{shard}`.
+    the first two only `%01d` to `%09d`. Any width will do; in braces the d may be missing. `%%d` is none. Order: those
+    with %, then those with braces. Groups of a match: "0" or "", and the digits of the width, "" without; both None for
+    `{shard}`.
     """
     encoded = text.startswith(("http://", "https://", "file://"))  # there %20 is a blank
     if "%" in text or "{" in text:
@@ -209,6 +212,8 @@ def numbers_in(text: str) -> list[re.Match[str]]:
 
 def has_number(url: str) -> bool:
     """True if *url*, a pattern for many outputs, contains a placeholder for a number: %d, %06d, {shard} or {shard:06d}.
+
+    In http(s) and file:// URLs, `%d` counts only with a width that begins with 0. The query is left out.
 
     >>> has_number("a-%06d.tar"), has_number("a.tar")
     (True, False)
@@ -220,7 +225,10 @@ def has_number(url: str) -> bool:
 
 
 def is_literal(url: str) -> bool:
-    """True if *url*, taken literally, names an existing local file or directory, or a symbolic link that is broken."""
+    """True if *url*, taken literally, names an existing local file or directory, or a symbolic link that is broken.
+
+    Raises: UsageError for a `file://` URL of another host, or with a NUL.
+    """
     return Url(url).is_local and "\0" not in url and os.path.lexists(path_of(url))
 
 
@@ -228,7 +236,8 @@ def match_files(url: str) -> list[str]:
     """Return the URLs of the local files and directories that match the wildcards of *url*, sorted by bytes.
 
     They are paths, also for a `file:` URL. `**` matches any directories; names that begin with a dot are only matched
-    by patterns that do. Raises: StorageError if there are none.
+    by patterns that do. A folder that can't be read counts as empty. Raises: StorageError if nothing matches;
+    UsageError for a `file://` URL of another host, or with a NUL.
     """
     from glob import glob
 
@@ -263,9 +272,10 @@ def folder_of(url: str) -> str:
 def relative_name(shard: str, folder: str) -> str:
     """Return the name of *shard* for a table or list in *folder*, which ends in a slash, or is "", the current one.
 
-    The name of a shard in *folder* or below is relative to it, so that both can be moved together. Otherwise a URL on a
-    server, or with file://, is returned as it is; a local path is made absolute if *folder* is on a server, stays
-    absolute if it was given so, and else becomes relative to *folder*.
+    The name of a shard in *folder* or below is relative to it, so that both can be moved together; a commit in either
+    is ignored for that. Otherwise a URL on a server, or with file://, a command and stdin are returned as they are; a
+    local path is made absolute if *folder* is on a server, stays absolute if it was given so, and else becomes relative
+    to *folder*, which may be a file: URL.
 
     >>> relative_name("s3://b/sets/a.tar", "s3://b/sets/"), relative_name("s3://b/a.tar", "sets/")
     ('a.tar', 's3://b/a.tar')

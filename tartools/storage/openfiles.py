@@ -17,8 +17,9 @@ READS_BEFORE_ADVICE = 64  # reads before which the kernel is asked for all place
 class OpenFileCache:
     """A thread-safe LRU cache of up to *max_files* open local files, by a number that the caller gives each.
 
-    `open_file` returns the files that `read` and `read_into` take; `check` at the end tells whether one has changed.
-    Once reads have had to wait for the disk, the kernel is asked for all places before the first of them is read.
+    `open_file` returns the files that `read` and `read_into` take; `check` at the end raises an error if one has
+    changed. Once reads have had to wait for the disk, the kernel is asked for all places before the first of them is
+    read.
     """
 
     def __init__(self, max_files: int = OPEN_FILES) -> None:
@@ -31,7 +32,8 @@ class OpenFileCache:
         """Return the open file for *number*; `open_new()` opens it if it is not in the cache.
 
         If the cache is full, the file that was used least recently is dropped from it, and closed when nobody uses it.
-        Raises: StorageError if that one has changed since it was opened.
+        Raises: StorageError if that one is an `InputFile` that has changed since it was opened; the errors of
+        `open_new()`.
         """
         with self._opening:
             file = self._open.pop(number, None)
@@ -41,7 +43,10 @@ class OpenFileCache:
         return file
 
     def check(self) -> None:
-        """Raise StorageError if one of the files that are open in the cache has changed since it was opened."""
+        """Raise StorageError if one of the files in the cache has changed since it was opened.
+
+        Only files of the class `InputFile` are compared; dropped ones were compared by `open_file`.
+        """
         for file in list(self._open.values()):
             check_input_file(file)
 
@@ -60,8 +65,8 @@ class OpenFileCache:
     ) -> int:
         """Read many places into *buffer*, one behind the other: `sizes[i]` bytes of `files[i]` from `begins[i]` on.
 
-        Returns the number of bytes that were read. If a file ends earlier, there is a gap behind its bytes: the next
-        place begins where it would without. Raises: OSError.
+        Returns the number of bytes that were read. If a file ends earlier, the rest of its `sizes[i]` bytes in *buffer*
+        stays as it was, and the next place follows behind these. Raises: OSError.
         """
         started = self._start_read(files, begins, sizes)
         offset = count = 0
@@ -72,7 +77,10 @@ class OpenFileCache:
         return count
 
     def _start_read(self, files: Sequence[io.FileIO], begins: Sequence[int], sizes: Sequence[int]) -> float:
-        """Ask the kernel for all places if reads have lately been slow; return the time of perf_counter after that."""
+        """Ask the kernel to read all places ahead if reads have lately been slow; return the time of perf_counter then.
+
+        Without `posix_fadvise` (macOS) it asks nothing.
+        """
         if self._cold_reads and hasattr(os, "posix_fadvise"):
             for file, begin, size in zip(files, begins, sizes, strict=True):
                 os.posix_fadvise(file.fileno(), begin, size, os.POSIX_FADV_WILLNEED)
@@ -93,7 +101,8 @@ class OpenFileCache:
 def drop(paths: Iterable[str]) -> None:
     """Ask the system to drop the files *paths* from the page cache; it need not do that (`share_cached` tells).
 
-    Bytes that are not on the disk yet are written first, because they can't be dropped before. Raises: OSError.
+    Bytes that are not on the disk yet are written first, because they can't be dropped before. Without `posix_fadvise`
+    (macOS) nothing is dropped. Raises: OSError if a file can't be opened.
     """
     for path in paths:
         with open(path, "rb", buffering=0) as file:
@@ -104,9 +113,10 @@ def drop(paths: Iterable[str]) -> None:
 
 
 def share_cached(paths: Iterable[str]) -> float:
-    """Return the share of the files' pages that are in the page cache, from 0 to 1; 0.0 if all files are empty.
+    """Return the share of the files' pages that are in the page cache, from 0 to 1; 0.0 if there are no pages.
 
-    *paths*: files of any size. A file whose pages the system does not tell counts as cached. Raises: OSError.
+    *paths*: files of any size, also empty ones. A file whose pages the system does not tell counts as cached. Raises:
+    OSError.
     """
     import ctypes  # 5 ms
     import mmap

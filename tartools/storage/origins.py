@@ -22,6 +22,8 @@ from tartools.storage.url import Url
 def is_from_server(url: str) -> bool:
     """True if the file *url* comes from a server, so that strangers may have written it.
 
+    That is any URL but a plain path, file:, stdin ("-") and pipe:, also one of an unknown scheme.
+
     >>> [is_from_server(url) for url in ("https://h/list", "list.txt", "-", "pipe:ls")]
     [True, False, False, False]
     """
@@ -31,7 +33,8 @@ def is_from_server(url: str) -> bool:
 def server_of(url: str) -> str:
     """Return a text for the server that requests for *url* go to: its store, or scheme and host; "" for plain paths.
 
-    Two URLs on servers are on one server if these texts are equal. "" also for stdin.
+    After the scheme come user, host and port, as *url* has them, in small letters. Two URLs on servers are on one
+    server if these texts are equal. "" also for stdin; for file: and pipe: the text means nothing.
 
     >>> server_of("s3://b/a.tar") == server_of("s3://c/a.tar"), server_of("https://h:80/a?x"), server_of("a.tar")
     (True, 'https://h:80', '')

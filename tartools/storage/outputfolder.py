@@ -33,10 +33,10 @@ from tartools.storage.url import Url
 
 
 def check_folder(url: str) -> None:
-    """Check that the output *url* is a local folder, or can become one. Its content is not looked at.
+    """Check that the output *url* is a local folder, or does not exist. Its content is not looked at.
 
-    Raises: UsageError if it is empty, stdout, or on a server; StorageError if it is a file; OSError if it can't
-    be looked up.
+    Raises: UsageError if it is "" or not local (stdout, a command, on a server, a `file://` URL of another host);
+    StorageError if it is a file; OSError if it can't be looked up.
     """
     if not url:
         raise UsageError("the name of a folder is empty (a variable of the shell may not be set)")
@@ -51,9 +51,10 @@ def check_folder(url: str) -> None:
 
 @contextmanager
 def open_output_folder(url: str, force: bool, inputs: Iterable[str] = ()) -> Iterator[OutputFolder]:
-    """Yield the output folder *url*: committed if the block ends normally, else aborted.
+    """Yield the output folder *url*: committed if the block ends normally, else aborted, also if the commit fails.
 
-    *force*: replace files that exist in it, but none of *inputs*, URLs. Raises: StorageError.
+    *force*: replace files that exist in it, but none of *inputs*, URLs. Raises: StorageError; UsageError for a
+    `file://` URL of another host; the errors of the block.
     """
     output: OutputFolder | None = None
     try:
@@ -72,8 +73,9 @@ class OutputFolder:
 
     Open each file by `create`, write and close it; then call `commit`, or `abort`, also after a failed `commit`.
 
-    *url*: its name; missing parents are made. *force*: replace files that exist; otherwise they are an error, as an
-    existing file that is one of *inputs*, URLs, always is. Raises: StorageError.
+    *url*: its name; missing parents are made at once, as is the hidden folder. *force*: replace files that exist;
+    otherwise they are an error, as an existing file that is one of *inputs*, URLs, always is. Raises: StorageError;
+    UsageError for a `file://` URL of another host.
     """
 
     def __init__(self, url: str, force: bool, inputs: Iterable[str] = ()) -> None:
@@ -104,9 +106,10 @@ class OutputFolder:
     def create(self, path: bytes) -> FileSink:
         """Open the new file *path*, relative to the folder, for writing; folders on its way are made.
 
-        The caller closes it. Raises: ExistsError if the folder has such a file, and it is not to be replaced;
-        StorageError if *path* leads out of the folder, also by a symbolic link that is there, is a folder or an input,
-        or can't be made; FileExistsError if it was created before.
+        The caller closes it. A symbolic link in its place counts as a file. Raises: ExistsError if the folder has such
+        a file, and it is not to be replaced; StorageError if *path* has a part that is empty, "." or "..", leads
+        through a file or a symbolic link of the folder, is a folder in it or an input, or can't be made;
+        FileExistsError if *path* was created before, as a file or a folder, or a folder on its way was, as a file.
         """
         if any(part in (b"", b".", b"..") for part in path.split(b"/")):
             raise StorageError("this path would leave the folder", url=self._name(path))
@@ -123,10 +126,11 @@ class OutputFolder:
     def commit(self) -> None:
         """Let all files appear, and wait until their data and names are on the disk.
 
-        It does not wait with TARTOOLS_FSYNC=0; on macOS data may get there later. Signals are handled after it.
+        It does not wait with TARTOOLS_FSYNC=0; on macOS data may get there later. Signals that come while the files get
+        their names are handled after that.
 
         Raises: ExistsError if a name is taken by now; StorageError. Then none appears, or those that did disappear
-        again; one stays if it can't be moved back.
+        again; one stays if it can't be moved back. The caller calls `abort`.
         """
         sync_all()  # one call for all files: to sync each of a million small ones would take hours
         with defer_signals(), translate_os_errors(self._url):
@@ -138,9 +142,9 @@ class OutputFolder:
             self._open = False
 
     def abort(self) -> None:
-        """Remove all that was written, and the folders made for it.
+        """Remove all that was written, and the parents made for it, if empty; files that can't be removed stay.
 
-        Does nothing after a `commit` that succeeded, and in a fork, whose parent goes on writing.
+        Does nothing after a `commit` that succeeded, the second time, and in a fork, whose parent goes on writing.
         """
         if self._open and os.getpid() == self._owner:
             self._open = False
@@ -161,7 +165,8 @@ class OutputFolder:
     def _make_parents(self, path: bytes) -> None:
         """Make the folders on the way to *path* in the hidden folder, as far as they were not made before.
 
-        Raises: StorageError if the output folder has a file or a symbolic link in place of one; OSError.
+        Raises: StorageError if the output folder has a file or a symbolic link in place of one; FileExistsError if a
+        file of that name was created; OSError.
         """
         end = path.rfind(b"/")
         if end < 0 or path[:end] in self._made_folders:
@@ -179,7 +184,7 @@ class OutputFolder:
     def _check_free(self, path: bytes) -> None:
         """Raise ExistsError if the file *path* exists in the folder and may not be replaced.
 
-        Raises: StorageError if it is a folder, or one of the inputs.
+        Raises: StorageError if it is a folder, or one of the inputs, also by a link; OSError if it can't be looked up.
         """
         status = _status(self._target + b"/" + path)
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -192,7 +197,7 @@ class OutputFolder:
     def _rename(self) -> None:
         """Give the hidden folder the name of the output, and flush that to the disk; take it back if the flush fails.
 
-        Raises: ExistsError if the name is that of a file, or of a folder with files, by now; OSError.
+        Raises: ExistsError if the name is the name of a file, or of a folder with files, by now; OSError.
         """
         try:
             os.rename(self._hidden, self._path)
@@ -210,8 +215,9 @@ class OutputFolder:
     def _move_files(self) -> None:
         """Move the files of the hidden folder to the folder that exists; after a failure, move them back.
 
-        Files that they replace are held in the hidden folder until all are moved; at the end that is removed. Raises:
-        ExistsError, StorageError and OSError, as `_make_folder` and `_move` raise them.
+        Files that they replace are held in the hidden folder until all are moved, and restored after a failure; steps
+        back that fail are left out. At the end the hidden folder is removed, and names are flushed to the disk before.
+        Raises: ExistsError, StorageError and OSError, as `_make_folder` and `_move` raise them.
         """
         undo: list[Callable[[], object]] = []
         folders = [b""]
@@ -237,7 +243,7 @@ class OutputFolder:
     def _make_folder(self, path: bytes, undo: list[Callable[[], object]]) -> None:
         """Make the folder *path* unless it exists; append to *undo* the function that removes it.
 
-        Raises: StorageError if *path* is a symbolic link or a file.
+        Raises: StorageError if *path* is a symbolic link or a file; OSError.
         """
         target = self._target + b"/" + path
         if (status := _status(target)) is not None:
@@ -249,8 +255,8 @@ class OutputFolder:
     def _move(self, path: bytes, undo: list[Callable[[], object]]) -> None:
         """Move the file *path* to its place; append to *undo* functions that remove it and restore the one it replaced.
 
-        Raises: ExistsError if the name is taken and files may not be replaced; StorageError if it is a folder or an
-        input.
+        *undo* is to be called from its end. Raises: ExistsError if the name is taken and files may not be replaced, or
+        is taken meanwhile; StorageError if it is a folder or an input; OSError.
         """
         source, target = self._source + b"/" + path, self._target + b"/" + path
         self._check_free(path)
@@ -286,7 +292,8 @@ def _check_real_folder(status: os.stat_result, name: str) -> None:
 def _hidden_folder(parent: str, name: str) -> tuple[str, int]:
     """Make a hidden folder for the output *name* in *parent*; return its path, and the descriptor that locks it.
 
-    First it removes hidden folders of this host that killed runs left for the same output. Raises: OSError.
+    First it removes hidden folders of this host that killed runs left in *parent* for the same output. `unlock`
+    releases the descriptor. Raises: OSError.
     """
     for leftover in os.listdir(parent):
         if is_temporary_name(leftover, name):

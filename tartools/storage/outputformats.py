@@ -69,8 +69,9 @@ def is_table_name(url: str) -> bool:
 def check_format(url: str, form: OutputFormat) -> None:
     """Raise UsageError if the output *url* has a suffix that means another format than *form*.
 
-    The suffix is what follows the last dot of its name, in any case. Unknown suffixes, none, `form.other_suffixes`,
-    stdout and commands are fine. The suffix of a codec may follow only if `form.is_packed`.
+    The suffix is the text behind the last dot of its name, in capital or small letters. Unknown suffixes, none,
+    `form.other_suffixes`, stdout and commands are fine. If `form.is_packed`, the suffix of a codec may follow, and the
+    one before it counts; else it is an error.
 
     >>> check_format("a.tsv.gz", TSV), check_format("a.v2", SHARD_FORMAT), check_format("pipe:cat", SHARD_FORMAT)
     (None, None, None)

@@ -71,7 +71,7 @@ class Pending(Generic[Writer]):
         self._finalizer.detach()
 
     def abort(self) -> None:
-        """Abort the writer; in another process only close its files there. Does nothing after `commit`."""
+        """Abort the writer; in another process only close its files there. Does nothing after `commit` or `abort`."""
         if not self.is_open:
             return
         self._finalizer()

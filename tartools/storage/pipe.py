@@ -39,7 +39,9 @@ def fill_template(template: str, word: str) -> str:
     >>> fill_template("gsutil cat '{}'", "gs://b/it's.tar")
     'gsutil cat \'gs://b/it\'"\'"\'s.tar\''
 
-    Raises: UsageError for a word that the shell might not read as one word there.
+    Raises: UsageError for a `{}` behind a $. For a word of other characters also for a `{}` beside other text in
+    quotes, or in a template with syntax that may read text as code (eval, ssh, <<, comments); and, even without a `{}`,
+    for such syntax in a template with quotes or escapes, and for a quote, or a $( in quotes, that is not closed.
     """
     placeholder = re.compile(r"""'{}'|"{}"|{}""")
     if re.search(rf"\$(?:{placeholder.pattern})", template):  # $"text" and $'text' are other kinds of quotes
@@ -49,9 +51,10 @@ def fill_template(template: str, word: str) -> str:
     quoted = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*"|{}|['"]""", re.DOTALL)
 
     def fill_token(match: re.Match[str]) -> str:
-        """Return the replacement for one token of the template: a `{}`, a quoted string, or an escaped character.
+        """Return the replacement for one token of the template: a `{}`, a quoted string, an escape, or a lone quote.
 
-        Raises: UsageError where the word might not be read as one word.
+        It is the quoted word for a `{}`, else the token as it is. Raises: UsageError where the word might not be read
+        as one word, and for a lone quote.
         """
         part = match[0]
         if placeholder.fullmatch(part) and not _NESTED_PIPE.search(template):
@@ -76,8 +79,9 @@ def _unquotable_error(template: str, word: str) -> UsageError:
 def run_template(template: str, word: str) -> None:
     """Run the command *template* for the shard *word*, which replaces `{}` and is in `$TAR_SHARD`, and wait for it.
 
-    Its stdin is empty, its stdout goes to stderr. Raises: StorageError if it ends with a status other than 0;
-    UsageError if a shell might not read *word* as one word there.
+    Its stdin is empty, its stdout goes to stderr. If the wait is interrupted, the command is ended. Raises:
+    StorageError if it ends with a status other than 0; UsageError if the shell might not read *word* as one word there,
+    as `fill_template` says; OSError if sh can't be started.
     """
     command = ["sh", "-c", fill_template(template, word)]
     child = Child(command, stdin=subprocess.DEVNULL, stdout=2, env={**os.environ, SHARD_VARIABLE: word})
@@ -93,8 +97,8 @@ def run_template(template: str, word: str) -> None:
 class CommandInput(Input):
     """The stdout of the shell command *command*, which runs at once. At its end, a status other than 0 is a failure.
 
-    *url*: the name for messages. *env*: the environment of the command; None for that of this process. Its stdin is
-    empty.
+    *url*: the name for messages. *env*: the environment of the command; None for the environment of this process. Its
+    stdin is empty. Raises: OSError if it can't be started.
     """
 
     def __init__(self, command: str, url: str, env: Mapping[str, str] | None = None) -> None:
@@ -105,7 +109,7 @@ class CommandInput(Input):
         enlarge_pipe(self._output.fileno())
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; return how many, 0 at the end.
+        """Read up to `len(view)` bytes; return how many, 0 at the end, when the command has ended.
 
         Raises: StorageError at the end if the status of the command is not 0.
         """
@@ -119,7 +123,7 @@ class CommandInput(Input):
         return self._output.fileno()
 
     def cancel(self) -> bool:
-        """End the command, so that a `readinto` in another thread returns; return True."""
+        """End the command, so that a `readinto` in another thread returns or raises StorageError; return True."""
         self._child.end()
         return True
 
@@ -140,14 +144,18 @@ class CommandInput(Input):
 
 
 def open_read(url: str) -> CommandInput:
-    """Run the command of the `pipe:` URL from now on; return its stdout as input."""
+    """Run the command of the `pipe:` URL from now on; return its stdout as input.
+
+    Raises: OSError if sh can't be started.
+    """
     return CommandInput(url.removeprefix(PIPE_PREFIX), url)
 
 
 class CommandOutput:
     """The stdin of the shell command *command*, which runs from now on, and gets an end of file at `commit` only.
 
-    *url*: the name for messages. `sink` takes the bytes. Its stdout is that of this process.
+    *url*: the name for messages. `sink` takes the bytes. The command writes to the stdout of this process. Raises:
+    OSError if it can't be started.
     """
 
     def __init__(self, command: str, url: str) -> None:
@@ -168,8 +176,9 @@ class CommandOutput:
     def abort(self) -> None:
         """Kill the command before its stdin ends, so that it can't take a part of an archive for all of it.
 
-        All other readers of the pipe are killed too, even if the command that started them has ended. Does nothing
-        after a `commit` that succeeded.
+        All other readers of the pipe are killed too, as far as `reader_pids` sees them, even if the command that
+        started them has ended; but not after a failed `commit`, which has closed the pipe. Does nothing after a
+        `commit` that succeeded.
         """
         if self._open:
             self._open = False
@@ -179,5 +188,8 @@ class CommandOutput:
 
 
 def open_write(url: str, force: bool) -> CommandOutput:
-    """Run the command of the `pipe:` URL from now on; return its stdin as output. *force* has no effect."""
+    """Run the command of the `pipe:` URL from now on; return its stdin as output. *force* has no effect.
+
+    Raises: OSError if sh can't be started.
+    """
     return CommandOutput(url.removeprefix(PIPE_PREFIX), url)

@@ -44,8 +44,8 @@ class Engine(Protocol[Item_contra, Result_co]):
 class _Answer(Generic[Result]):
     """The future result of *task*: its return value or its error.
 
-    `on_end()` is called in the thread of the task when the result is there; None: no call. Calling this object waits
-    for the result.
+    `on_end()` is called in the thread of the task when the result or the error is there; None: no call. Calling this
+    object waits for the result, and returns it or raises the error.
     """
 
     def __init__(self, task: Callable[[], Result], on_end: Callable[[], object] | None) -> None:
@@ -57,7 +57,7 @@ class _Answer(Generic[Result]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Call the task, keep its result or error, and wake whoever waits for it."""
+        """Call the task, keep its result or error, wake whoever waits for it, then call `on_end`."""
         try:
             self._result = self._task()
         except BaseException as error:  # raised where the answer is wanted
@@ -67,7 +67,7 @@ class _Answer(Generic[Result]):
             self._on_end()
 
     def __call__(self) -> Result:
-        """Wait for the result; return it, or raise the error of the task."""
+        """Wait for the result; return it, or raise the error of the task. Waits forever if `run` is never called."""
         with self._running:
             pass
         if self._error is not None:
@@ -99,8 +99,8 @@ class Threads(Generic[Item, Result]):
     def submit(self, item: Item, on_end: Callable[[], object] | None = None, /) -> Callable[[], Result]:
         """Queue *item*; return a function that waits for its result and returns it, or raises its error.
 
-        `on_end()` is called in the worker's thread when the result is there; None: no call. Starts a thread if there
-        are fewer than *max_threads*.
+        `on_end()` is called in the worker's thread when the result or the error is there; None: no call. Starts a
+        thread if there are fewer than *max_threads*, idle ones included.
         """
         answer = _Answer(partial(self._work, item), on_end)
         self._tasks.put(answer)
@@ -118,7 +118,8 @@ class Threads(Generic[Item, Result]):
     def close(self) -> None:
         """Drop the queued items, and let the threads end after the call under way. Waits for nothing.
 
-        The functions that `submit` returned for dropped items must not be called: they would wait forever.
+        The functions that `submit` returned for dropped items must not be called: they would wait forever; their
+        `on_end` is not called. Nothing may be submitted afterwards.
         """
         while True:
             try:
@@ -131,8 +132,9 @@ class Threads(Generic[Item, Result]):
     def stop(self, seconds: float | None = None) -> None:
         """Cancel the calls under way, drop the queued items, and wait for the threads to end.
 
-        *seconds*: at most as long; None waits without limit. The functions that `submit` returned for dropped items
-        must not be called: they would wait forever.
+        *seconds*: at most as long for all; None waits without limit. Without `cancel`, the calls under way are waited
+        for. The functions that `submit` returned for dropped items must not be called: they would wait forever; their
+        `on_end` is not called. Nothing may be submitted afterwards.
         """
         if self._cancel:
             self._cancel()
@@ -156,8 +158,8 @@ def call_in_window(
     Order: that of *items*, or, unless *ordered*, that in which calls end; the call of a yielded item has ended. *items*
     are read in the caller's thread, and as many submitted as there is room for before one is yielded. But with
     *max_calls*, no more calls than that run at a time, and a result is yielded before another item is read: for items
-    that may be long in coming, or that take up disk until they are done. An item that takes long delays the results
-    behind it, but not the work on them.
+    that may be long in coming, or that take up disk until they are done. If *ordered*, an item that takes long delays
+    the results behind it, but not the work on them, up to *window* items.
 
     Holds: up to *window* items, the one that was yielded last included. Raises: the errors of reading *items*, after
     the results of the items before. At the end, in whatever way it comes, *engine* is stopped.

@@ -20,7 +20,7 @@ def scratch_file(folder: str | None = None) -> io.FileIO:
     """Return a new file without a name in *folder* (default `$TMPDIR`, else /tmp), open for writing.
 
     It is deleted when it is closed. Its `write` writes everything; `reopen_scratch` gives a reader of it. Raises:
-    StorageError.
+    StorageError; FileNotFoundError if no default folder is writable.
     """
     place = _place(folder)
     return FileSink(_open_nameless(place), f"temporary file in {place}")
@@ -46,7 +46,10 @@ def _open_nameless(folder: str) -> int:
 
 
 def _place(folder: str | None) -> str:
-    """Return *folder*, or the default folder of temporary files (`$TMPDIR`, else /tmp) if it is None or ""."""
+    """Return *folder*, or the default folder of temporary files (`$TMPDIR`, else /tmp) if it is None or "".
+
+    Raises: FileNotFoundError if no default folder is writable.
+    """
     import tempfile
 
     with defer_signals():  # it tries the folder with a file of its own, once
@@ -56,7 +59,8 @@ def _place(folder: str | None) -> str:
 def reopen_scratch(file: io.FileIO) -> io.BufferedReader:
     """Return a new reader of the open temporary *file*, from its first byte on. The caller closes both.
 
-    Both share one position in the file: reading here moves *file*, too.
+    *file*: a file that can be read, such as one of `scratch_file`. Both share one position in the file: it is 0 now,
+    and reading here moves *file*, too.
     """
     reader = open(os.dup(file.fileno()), "rb")  # noqa: SIM115  # the caller closes it
     reader.seek(0)
@@ -67,7 +71,8 @@ def spool(stream: Stream, folder: str | None = None, note: Callable[[int], objec
     """Read *stream* to its end into a new unnamed scratch file; return that, open for writing, at its end.
 
     `note(count)` is called with the size in bytes of each chunk. The stream is not closed. *folder*: of the scratch
-    file; None: `$TMPDIR`, else /tmp. `reopen_scratch` reads the file. Raises: StorageError.
+    file; None: `$TMPDIR`, else /tmp. `reopen_scratch` reads the file. Raises: StorageError; FileNotFoundError if no
+    default folder is writable.
     """
     scratch = scratch_file(folder)
     for chunk in chunks(stream):
@@ -80,7 +85,7 @@ def copy_to_scratch(stream: Stream) -> io.BufferedReader:
     """Read *stream* to its end into an unnamed scratch file; return a reader of that from its first byte on.
 
     The scratch file is in `$TMPDIR`, else /tmp, and deleted when the reader is closed. The stream is not closed.
-    Raises: StorageError.
+    Raises: StorageError; FileNotFoundError if no default folder is writable.
     """
     return reopen_scratch(spool(stream))
 
@@ -90,9 +95,10 @@ class Copy:
 
     The bytes are in a scratch file in *folder* (None: `$TMPDIR`, else /tmp) as long as this object lives; `note(count)`
     is called with the size in bytes of each chunk that is copied. If the stream is a regular file, nothing is copied,
-    and `note` is not called. *url*: the name for messages. The stream is closed.
+    `note` is not called, and reading to the end raises StorageError if the file has changed. *url*: the name for
+    messages. The stream is closed, also after an error.
 
-    Raises: StorageError, also if there is no room for the copy.
+    Raises: StorageError, also if there is no room for the copy; FileNotFoundError if no default folder is writable.
     """
 
     def __init__(self, stream: Input, url: str, folder: str | None, note: Callable[[int], object]) -> None:
@@ -115,8 +121,8 @@ class Copy:
 class SentOutput:
     """An output that is collected in an unnamed scratch file, its `sink`, and given to *send* at `commit`.
 
-    `send(file)` gets the open scratch file, at its end: `reopen_scratch` reads it. Raises: StorageError if there is no
-    scratch file.
+    `send(file)` gets the open scratch file, at its end: `reopen_scratch` reads it. Raises: StorageError if the scratch
+    file can't be made; FileNotFoundError if no default folder is writable.
     """
 
     def __init__(self, send: Callable[[io.FileIO], object]) -> None:
@@ -124,19 +130,19 @@ class SentOutput:
         self.sink = scratch_file()
 
     def commit(self) -> None:
-        """Call *send* with the scratch file, and close it. Raises: the errors of *send*."""
+        """Call *send* with the scratch file, and close it. Raises: the errors of *send*; then `abort` closes it."""
         self._send(self.sink)
         self.sink.close()
 
     def abort(self) -> None:
-        """Drop all that was written; *send* is not called."""
+        """Drop all that was written; *send* is not called. Does nothing after a `commit` that succeeded."""
         self.sink.close()
 
 
 def private_directory(folder: str | None = None) -> str:
     """Return a new directory that only this user can enter, in *folder* (default `$TMPDIR`, else /tmp).
 
-    The caller removes it. Raises: StorageError.
+    The caller removes it. Raises: StorageError; FileNotFoundError if no default folder is writable.
     """
     import tempfile
 
@@ -171,7 +177,8 @@ def identity_of_file(path: bytes) -> Identity:
 def read_file(path: bytes, max_bytes: int) -> bytes | io.FileIO | None:
     """Return the content of the regular file *path*, or the open file if it has more than *max_bytes* bytes.
 
-    None if it is not a regular file. Raises: OSError, also if *path* is a symbolic link.
+    The open file is at its first byte, and is closed when it is garbage-collected. None if *path* is a directory, fifo
+    or device. Raises: OSError, also if it is missing, a symbolic link or a socket.
     """
     file = open_file(path)
     if file is None or os.fstat(file.fileno()).st_size > max_bytes:
@@ -181,9 +188,9 @@ def read_file(path: bytes, max_bytes: int) -> bytes | io.FileIO | None:
 
 
 def open_file(path: bytes) -> io.FileIO | None:
-    """Open the regular file *path* for reading; None if it is not a regular file.
+    """Open the regular file *path* for reading; None if it is a directory, fifo or device.
 
-    Raises: OSError, also if *path* is a symbolic link.
+    It is closed when it is garbage-collected. Raises: OSError, also if *path* is missing, a symbolic link or a socket.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -206,8 +213,8 @@ def remove_files(paths: Iterable[bytes]) -> bool:
 def remove_tree(path: bytes) -> None:
     """Remove a file, or a directory with its content, also without write permission; a missing *path* is no failure.
 
-    Of a symbolic link only the link is removed. Files that can't be removed, such as those of other users, stay without
-    an error.
+    Of a symbolic link only the link is removed, and its target is never changed. Files that can't be removed, such as
+    those of other users, stay without an error, and their directories may have the mode 0700 then.
     """
     import shutil
 

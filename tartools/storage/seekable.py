@@ -42,7 +42,8 @@ def open_as_file(url: str) -> io.BufferedReader:
     commands, fifos, archives that were split, hdfs: and ftp: URLs) it is a stream. A local file is opened itself, also
     if GOPEN_FILE is set. If a server has no ranges or no ETags, the whole object is copied to a temporary file first.
 
-    Raises: StorageError, when the file is opened or read.
+    Raises: StorageError, when the file is opened or read, but reading a local file raises OSError; UsageError if *url*
+    names no object of its store, or holds credentials, or is a file: URL of another host.
     """
     url = Url(url)
     if url.is_local:
@@ -59,10 +60,12 @@ def open_as_file(url: str) -> io.BufferedReader:
 def open_seekable(url: str) -> io.BufferedReader:
     """Return the bytes of *url* as a file that can seek, which the caller closes.
 
-    A regular local file or an object is read in place; anything else (stdin, the output of a command, a fifo, an
-    archive that was split), and an object of a server without ranges or ETags, is copied to a temporary file first.
+    A regular local file or an object is read in place; anything else (stdin, the output of a command, also one of
+    `GOPEN_<SCHEME>`, a fifo, an archive that was split), and an object of a server without ranges or ETags, is copied
+    to a temporary file first.
 
-    Raises: StorageError, when the file is opened or read.
+    Raises: StorageError, when the file is opened or read, but reading a local file raises OSError; UsageError if *url*
+    names no object of its store, or holds credentials, or is a file: URL of another host.
     """
     return open_as_file(url) if storage.is_seekable(url) else _copy(storage.open_read(url), url)
 
@@ -70,7 +73,8 @@ def open_seekable(url: str) -> io.BufferedReader:
 def version_of_file(file: io.BufferedReader) -> str:
     """Return the version of *file*, a file that can seek, from `open_as_file` or `open_seekable`.
 
-    It is the size in bytes, a blank, and the mtime in ns or the ETag; of a temporary copy only the size.
+    It is the size in bytes, a blank, and the mtime in ns of a local file, now, or the ETag (or `Reply.version`) that
+    the object had when it was opened; of a temporary copy only the size.
     """
     raw: object = file.raw
     if isinstance(raw, _RangedFile):
@@ -99,8 +103,9 @@ def _copy(stream: Input, url: str) -> io.BufferedReader:
 class _RangedFile(SeekableFile):
     """An object of *size* bytes as a raw file that can seek; all its ranges are of one *version*, an ETag.
 
-    It keeps one request open that reads on, and makes a new one after a seek; the last TAIL_BYTES are read once and
-    kept. `failure`: the last error of `readinto`, or None: a library may have raised one of its own in its place.
+    It keeps one request open that reads on, and makes a new one after a seek back, or forward by more than
+    MAX_SKIPPED_BYTES, and in a fork. After a seek into the last TAIL_BYTES all of these are read once, and kept.
+    `failure`: the last error of `readinto`, or None: a library may have raised one of its own in its place.
     """
 
     def __init__(self, source: Object, size: int, version: str) -> None:
@@ -115,7 +120,7 @@ class _RangedFile(SeekableFile):
 
     @property
     def version(self) -> str:
-        """The version of the object: its size in bytes, a blank, and its ETag."""
+        """The version of the object when it was opened: its size in bytes, a blank, and its ETag."""
         return f"{self._size} {self._version}"
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -132,8 +137,8 @@ class _RangedFile(SeekableFile):
     def _readinto(self, buffer: memoryview) -> int:
         """Read bytes at the position; return how many, 0 at the end.
 
-        By the open request if it is at most MAX_SKIPPED_BYTES behind the position, else by a new one. After a seek into
-        the last TAIL_BYTES, from these, which are read once. Raises: StorageError.
+        By the open request if it is at most MAX_SKIPPED_BYTES behind the position, else by a new one. In the last
+        TAIL_BYTES, after a seek or once they are kept, from these. Raises: StorageError.
         """
         if self._position >= self._size:
             return 0
@@ -187,12 +192,14 @@ class _RangedFile(SeekableFile):
 class WritableFile(ClosedByBlock, io.BufferedIOBase):
     """A file that is written to *url*, which appears whole at `close`, or when a `with` block ends normally.
 
-    Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind. It belongs
-    to the process that opened it: in a fork, `write` and `close` raise RuntimeError. *force*: replace an existing file
-    or object. `failure`: the last error of `write`, or None: a library may have raised one of its own in its place.
+    Anything else (an exception, `abort`, garbage collection, the end of the program) leaves nothing behind; but stdout,
+    existing fifos and devices, and commands (`pipe:`) get bytes before `close`. It belongs to the process that opened
+    it: in a fork, `write` and `close` raise RuntimeError. *force*: replace an existing file or object. `failure`: the
+    last error of `write`, or None: a library may have raised one of its own in its place.
 
     Holds: FILE_BUFFER_BYTES, and what the store's upload holds. Raises: StorageError, also if *url* exists (unless
-    *force*); UsageError if *url* is empty, a pattern with a number, or a terminal.
+    *force*); UsageError if *url* is empty, a pattern with a number, or a terminal, holds credentials, names no object
+    of its store, or is a file: URL of another host.
     """
 
     def __init__(self, url: str, *, force: bool = False) -> None:
@@ -213,7 +220,11 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         return self._position
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:  # type: ignore[override]
-        """Write all of *data*; return its length in bytes. Raises: ValueError after `close`; StorageError."""
+        """Write all of *data*; return its length in bytes. After a StorageError `close` raises one, too.
+
+        Raises: ValueError after `close` or `abort`; StorageError; RuntimeError in a fork; BrokenPipeError for stdout
+        whose reader has closed the pipe.
+        """
         view = memoryview(data).cast("B")
         try:
             sink = self._pending.writer.sink
@@ -232,7 +243,7 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
         return view.nbytes
 
     def _flush(self, sink: Sink) -> None:
-        """Write the buffered bytes to *sink*, and empty the buffer. Raises: StorageError."""
+        """Write the buffered bytes to *sink*, and empty the buffer. Raises: the errors of `sink.write`."""
         if self._buffer:
             sink.write(self._buffer)
             self._buffer = bytearray()
@@ -240,8 +251,9 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
     def close(self) -> None:
         """Write the buffered bytes, and let the file or object appear. Does nothing the second time, or after `abort`.
 
-        Raises: StorageError, also if an earlier `write` failed, or if a wrapper of this file was garbage-collected
-        without being closed.
+        Raises: StorageError, also if an earlier `write` failed, or, each time, if a wrapper of this file was
+        garbage-collected without being closed; RuntimeError in a fork; BrokenPipeError for stdout whose reader has
+        closed the pipe. After an error nothing appears.
         """
         if self._forgotten:
             raise StorageError("not written: a wrapper of this file was dropped before it was closed", url=self._url)
@@ -260,14 +272,14 @@ class WritableFile(ClosedByBlock, io.BufferedIOBase):
             super().close()
 
     def abort(self) -> None:
-        """Drop everything: nothing appears. Does nothing after `close`."""
+        """Drop everything, and close the file: nothing appears. Does nothing after `close`."""
         try:
             self._pending.abort()
         finally:
             super().close()
 
     def _dealloc_warn(self, wrapper: object) -> None:
-        """Abort: a garbage-collected TextIOWrapper calls this before it closes the wrapped file."""
+        """Abort, and let `close` raise: a garbage-collected TextIOWrapper calls this before it closes this file."""
         self._forgotten = True
         self.abort()
 

@@ -60,6 +60,8 @@ class SplitPart(NamedTuple):
 def parse_part(url: str) -> SplitPart | None:
     """Return *url* split into archive, mark and token if it is named like a part of an archive; None if it is not.
 
+    Raises: UsageError for a URL that holds credentials, if *url* is plain text.
+
     >>> (parse_part("https://host/x.tar.gz.partab?sig=1") or ())[1:], parse_part("x-000001.tar"), parse_part("x.tar.gz")
     (('https://host/x.tar.gz', '.part', 'ab'), None, None)
     """
@@ -71,6 +73,7 @@ def _match_part_name(url: str) -> SplitPart | None:
     """Return *url* split as the name of a part, even if its token is one of NOT_TOKENS; None if it has another form.
 
     x.tar.gz gives the archive x.tar, the mark . and the token gz: `split -a 2` may have made that, but hardly did.
+    Raises: UsageError for a URL that holds credentials, if *url* is plain text.
     """
     url = Url(url)
     if url.scheme in ("-", "pipe"):
@@ -85,12 +88,12 @@ def _match_part_name(url: str) -> SplitPart | None:
 def join_split_parts(urls: Sequence[Url], on_fault: Callable[[StorageError], object] | None = None) -> list[Url]:
     """Return *urls* with one URL in place of the parts of each archive that was split, at the place of the first.
 
-    `on_fault(error)`: called for each archive with the StorageError that is else raised; its parts then stay in the
-    result as URLs of their own, all at the place of the first. Names with large numbers without a first one, such as
-    x.tar.2024, are no parts.
+    A first part without others stays as it is. `on_fault(error)`: called for each faulty archive with the StorageError
+    that is else raised; its parts then stay in the result as URLs of their own, all at the place of the first. Names
+    with large numbers without a first one, such as x.tar.2024, are no parts.
 
-    Raises: StorageError if a part is missing or there twice, if parts of an archive have names of several kinds, or if
-    the archive is named beside its parts.
+    Raises: StorageError if a part before the last one is missing, a part is there twice, parts of an archive have names
+    of several kinds, or the archive is named beside its parts. That parts behind the last one are missing is not seen.
     """
     parts = [parse_part(url) if has_part_name(url) else None for url in urls]
     by_archive: dict[str, list[SplitPart]] = {}
@@ -138,10 +141,10 @@ def _has_first(parts: Sequence[SplitPart], new_part: SplitPart) -> bool:
 
 
 def has_part_name(url: str) -> bool:
-    """True if *url* may be named like a part, which `parse_part` decides; False if it certainly is not.
+    """True if *url* may be named like a part, which `parse_part` decides; a quick check, for lists of many shards.
 
     True if *url* contains .tar or .tgz, in any case, but does not end in .tar, .tgz, .gz, .zst or .parquet, in lower
-    case. It is quick, for lists of many shards.
+    case. A query counts, too: one that ends so gives False.
     """
     return not url.endswith((".tar", ".tgz", ".gz", ".zst", ".parquet")) and bool(re.search(r"\.t(?:ar|gz)", url, re.I))
 
@@ -159,8 +162,8 @@ def _has_years(parts: Sequence[SplitPart]) -> bool:
 def _join_parts(parts: Sequence[SplitPart], *, whole_too: bool) -> Url:
     """Return one URL for *parts* of an archive; a first part alone stays as it is, since there may be no other.
 
-    *whole_too*: True if the archive itself is an input, too. Raises: StorageError if it is, if a part is missing or
-    named twice, or if *parts* have several marks, or both numbers and letters as tokens.
+    *whole_too*: True if the archive itself is an input, too. Raises: StorageError if it is, if a part before the last
+    one is missing, one is named twice, or *parts* have several marks, or both numbers and letters as tokens.
     """
     first = parts[0]
     if whole_too:
@@ -312,7 +315,9 @@ def archive_of(url: str) -> str:
 
 
 def shard_pattern(url: str) -> str:
-    """Return the pattern of the parts, which can be typed, if `join_split_parts` made *url*; else *url*.
+    """Return a pattern of the parts for messages, if `join_split_parts` made *url*; else *url*.
+
+    It is the URL up to the token, and *, also where wildcards do not expand, as in https:.
 
     >>> shard_pattern(split_url("d/x.tar.gz.part", ["aa", "ab"])), shard_pattern("a.tar")
     ('d/x.tar.gz.part*', 'a.tar')
@@ -341,7 +346,7 @@ def split_part_advice(url: str) -> str:
 def open_read(url: str) -> "SplitInput":
     """Return the bytes of all parts of *url*, one after the other, as one stream. The first part is opened now.
 
-    Raises: StorageError, with the URL of the part.
+    Raises: StorageError, with the URL of the part, or UsageError if it can't be opened.
     """
     return SplitInput(parts_of(url))
 
@@ -349,10 +354,10 @@ def open_read(url: str) -> "SplitInput":
 class SplitInput(Input):
     """The bytes of *parts*, one after the other. Each is opened when its turn comes, and closed at its end.
 
-    `is_framed`: False after the last part if its server does not state where it ends, so that it may be truncated.
-    `place` and `describe` say in which part a byte is.
+    `is_framed`: False after the last part if its server does not state where it ends, so that it may be truncated; else
+    True. `place` and `describe` say in which part a byte is.
 
-    Raises: StorageError if the first part can't be opened.
+    Raises: StorageError or UsageError if the first part can't be opened.
     """
 
     def __init__(self, parts: Sequence[Url]) -> None:
@@ -360,6 +365,7 @@ class SplitInput(Input):
         self._sizes: list[int] = []  # of the parts that were read to their ends
         self._count = 0  # bytes read of the part that is open
         self._cancelled = False
+        self._has_failed = False  # at the end of a part
         self._stream: Input | None = storage.open_read(parts[0])
         self._sums: ListedSums | None = None
         self._hashed: HashedInput | None = None
@@ -368,37 +374,44 @@ class SplitInput(Input):
     def compare_with(self, sums: "ListedSums") -> None:
         """Compare each part, at its end, with its checksum in *sums*, whose `mismatches` get the differences.
 
-        To be called before anything is read. Raises: StorageError for an algorithm that can't be computed.
+        To be called before anything is read. A part for which *sums* has no checksum is not compared. Raises:
+        StorageError if the algorithm of the first part can't be computed; for a later part `readinto` raises it.
         """
         self._sums = sums
         assert self._stream is not None
         self._stream = self._hashed_stream(self._stream)
 
     def _hashed_stream(self, stream: Input) -> Input:
-        """Return the *stream* of the next part, as one that computes its checksum if that is to be compared."""
+        """Return the *stream* of the next part, as one that computes its checksum if that is to be compared.
+
+        Raises: StorageError for an algorithm that can't be computed.
+        """
         self._hashed = None if self._sums is None else self._sums.hash_input(self._parts[len(self._sizes)], stream)
         return self._hashed or stream
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; return how many, 0 at the end of the last part.
+        """Read up to `len(view)` bytes; return how many, 0 at the end of the last part and after `close`.
 
         Raises: StorageError, with the URL of the part, also for one whose server does not tell where it ends, if others
-        follow.
+        follow, and after `cancel`; for a checksum that can't be computed with the URL of the list; UsageError if the
+        next part can't be opened. After an error at the end of a part, each further call raises StorageError.
         """
         while self._stream is not None:
             if count := self._stream.readinto(view):
                 self._count += count
                 return count
+            self._has_failed = True
             self._next_part()
-        if len(self._sizes) < len(self._parts):  # an earlier call has failed
-            raise StorageError("reading has failed before", url=self._parts[len(self._sizes)])
+            self._has_failed = False
+        if self._has_failed:
+            raise StorageError("reading has failed before", url=self._parts[len(self._sizes) - 1])
         return 0
 
     def _next_part(self) -> None:
         """Compare the checksum of the part that has ended, close it, and open the next one, if there is one.
 
         A difference is added to `mismatches` of the checksums. Raises: StorageError if the part may be truncated and
-        others follow, the next can't be opened, or `cancel` was called.
+        others follow, the next can't be opened (or UsageError) or compared, or `cancel` was called.
         """
         assert self._stream is not None
         number = len(self._sizes)
@@ -419,9 +432,9 @@ class SplitInput(Input):
     def describe(self, offset: int | None) -> str:
         """Return a phrase for a message: the part that has byte *offset* of the whole, and the byte in it.
 
-        Such as "byte 7 of x.tar.partab". None: the end of the bytes that were read. If that byte is the end of the last
-        part, or byte 0 of a first part whose token is a number above 0, a question follows: "; is a part before '002'
-        missing?"
+        Such as "byte 7 of x.tar.partab". None: the end of the bytes that were read. If the byte is the end of the last
+        part, and all were read, "; is a part behind 'ac' missing?" follows; if *offset* is 0, and the token of the
+        first part is a number above 0, "; is a part before '002' missing?".
         """
         part, byte = self.place(offset)
         before, behind = parse_part(self._parts[0]), parse_part(self._parts[-1])
@@ -449,7 +462,7 @@ class SplitInput(Input):
     def cancel(self) -> bool:
         """Make a `readinto` in another thread return soon; return True if that is possible.
 
-        If a part ends meanwhile, `readinto` raises StorageError in place of opening the next one.
+        If a part ends meanwhile, also the last one, `readinto` raises StorageError in place of opening the next one.
         """
         self._cancelled = True
         stream = self._stream

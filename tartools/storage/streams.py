@@ -21,7 +21,7 @@ CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY, errno.EROFS)  # pipes,
 
 @contextmanager
 def translate_os_errors(url: str) -> Iterator[None]:
-    """Turn an OSError of the block (no such file, too many open files) into a StorageError that names *url*."""
+    """Turn any OSError of the block (no such file, too many open files) into a StorageError that names *url*."""
     try:
         yield
     except OSError as error:
@@ -50,7 +50,7 @@ class Stream(Protocol):
 def chunks(stream: Stream, max_bytes: int = sys.maxsize) -> Iterator[memoryview]:
     """Yield the rest of *stream*, or up to *max_bytes* bytes of it, by at most COPY_CHUNK_BYTES.
 
-    Each chunk overwrites the one before. Holds: a chunk.
+    Each chunk overwrites the one before. Holds: a chunk. Raises: the errors of the stream, such as StorageError.
     """
     buffer = memoryview(bytearray(min(COPY_CHUNK_BYTES, max_bytes)))
     while max_bytes and (count := stream.readinto(buffer[:max_bytes])):
@@ -79,7 +79,10 @@ class Sink(Protocol):
     """An open file, pipe or upload, to which bytes are written."""
 
     def write(self, data: bytes | bytearray | memoryview, /) -> object:
-        """Write all of *data*; the caller may change it after the return."""
+        """Write all of *data*; the caller may change it after the return.
+
+        Raises: StorageError; BrokenPipeError for stdout whose reader has closed the pipe.
+        """
         ...
 
 
@@ -234,8 +237,9 @@ class FileSink(SharedFile):
     """A file open for writing whose `write` writes everything, and whose errors name the URL.
 
     *file*: a path, or a descriptor, which is closed unless it is 0 to 2. *url*: the name for messages. *flags*, *mode*:
-    for `os.open` of a path, besides O_WRONLY. If the reader of a pipe has closed it, `write` raises BrokenPipeError on
-    stdout, as the shell expects, else StorageError. Raises: OSError if it can't be opened.
+    for `os.open` of a path, besides O_WRONLY; without flags it must exist, and is written from its first byte on, but
+    not truncated. If the reader of a pipe has closed it, `write` raises BrokenPipeError on stdout, as the shell
+    expects, else StorageError. Raises: OSError if it can't be opened.
     """
 
     def __init__(self, file: str | int, url: str, flags: int = 0, mode: int = 0o666) -> None:
@@ -311,8 +315,8 @@ def unlock(fd: int) -> None:
 def wait_until_ready(fd: int, *, writing: bool, seconds: float | None = None) -> bool:
     """Wait until the descriptor *fd* can be read, or with *writing* written; return True if it can.
 
-    *seconds*: at most as long, then return False; None waits without limit. At its end or after an error it counts as
-    ready.
+    *seconds*: at most as long, then return False; None waits without limit. A file at its end, a pipe whose other end
+    is closed, and a descriptor with an error count as ready.
     """
     import select
 
@@ -333,7 +337,10 @@ def enlarge_pipe(fd: int) -> None:
 
 @contextmanager
 def silence_stderr() -> Iterator[None]:
-    """Discard output of this process to stderr during the block, also of code that is not Python."""
+    """Discard output of this process to stderr during the block, also of code that is not Python.
+
+    Also output of processes started in it, for good. At its end, also after an error, stderr is as before.
+    """
     stderr, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, 2)
@@ -357,8 +364,8 @@ def check_whole(stream: Stream, url: str) -> None:
 def stream_file(stream: Input, url: str, close: Callable[[], object] | None = None) -> io.BufferedReader:
     """Return *stream*, the bytes of *url*, as a buffered file; closing it closes the stream, or calls *close* instead.
 
-    At its end, reading raises StorageError if the bytes may be truncated, because their server did not state the
-    length.
+    It can't seek. At its end, reading raises StorageError if the bytes may be truncated, because their server did not
+    state the length; before it, the errors of the stream.
     """
     return io.BufferedReader(_StreamFile(stream, url, close or stream.close), FILE_BUFFER_BYTES)
 
@@ -384,7 +391,8 @@ class SeekableFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to byte *offset*, counted from the start, the position or the end by *whence*; return the new position.
 
-        Raises: UnsupportedOperation for a position before the start; ValueError after `close`.
+        It may be behind the end. Raises: UnsupportedOperation for a position before the start; ValueError after
+        `close`.
         """
         if self.closed:
             raise ValueError("this file is closed")
@@ -396,7 +404,7 @@ class SeekableFile(io.RawIOBase):
 
 
 class _StreamFile(io.RawIOBase):
-    """*stream*, the bytes of *url*, as a raw file that can't seek; `close` calls the function *close*, once."""
+    """*stream*, the bytes of *url*, as a raw file that can't seek; `close` calls the function *close*."""
 
     def __init__(self, stream: Stream, url: str, close: Callable[[], object]) -> None:
         self._stream = stream
@@ -418,7 +426,7 @@ class _StreamFile(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Close the file, and call the function *close* the first time."""
+        """Call the function *close*, and close the file; if *close* raises, it stays open. Does nothing once closed."""
         if not self.closed:
             self._close()
         super().close()

@@ -31,7 +31,8 @@ class Url(str):
     *store_object*: a cache of `objects.object_at`, None at first. `expand` makes URLs; functions that take a URL also
     take a plain string, and parse it.
 
-    Raises: UsageError for a URL with a password, or a token, which would end up in process lists and logs.
+    Raises: UsageError for a URL with a password, which would end up in process lists and logs, or with a user name
+    where that may be a token: in http:, https:, s3:, gs:, ais:, aws: and gcp:. Queries and commands are not searched.
 
     >>> [Url(text).scheme for text in ("a:b.tar", "s3://b/a.tar", "pipe:cat a", "-")]
     ['', 's3', 'pipe', '-']
@@ -43,7 +44,7 @@ class Url(str):
     store_object: Object | None  # made and kept by `objects.object_at`
 
     def __new__(cls, text: str) -> Url:
-        """Parse *text*; a `Url` is returned as it is."""
+        """Parse *text*; a `Url` is returned as it is. Raises: UsageError for a URL with a password or a token."""
         if isinstance(text, Url):
             return text
         scheme = _scheme_of(text)
@@ -53,7 +54,7 @@ class Url(str):
         return url
 
     def __reduce__(self) -> tuple[type[Url], tuple[str]]:
-        """Return the class and its arguments, by which pickle makes the URL in another process."""
+        """Return the class and its arguments, by which pickle makes the URL anew; `store_object` is None there."""
         return Url, (str(self),)
 
     @property
@@ -63,17 +64,23 @@ class Url(str):
 
     @property
     def is_local(self) -> bool:
-        """True if it names a local file, which need not exist: a plain path or file:. False for stdin and stdout."""
+        """True if it names a local file, which need not exist: a plain path or file:.
+
+        False for stdin, stdout, and an archive that was split, also into local files.
+        """
         return self.scheme in ("", "file")
 
     @property
     def is_stored(self) -> bool:
-        """True if it is an object of a store or a web server, which `storage.objects` reads and writes."""
+        """True if it is an object of a store or a web server, for which `storage.objects` has a module.
+
+        Also if a `GOPEN_<SCHEME>` command reads it instead. False for hdfs:, webhdfs:, ftp: and ftps:.
+        """
         return self.record.module.startswith(STORES_PACKAGE)
 
     @property
     def is_listed(self) -> bool:
-        """True if its store lists objects. In such URLs wildcards expand."""
+        """True if its store lists objects, so that wildcards expand in its names. False for local files, too."""
         return self.record.is_listed
 
     @property
@@ -83,7 +90,9 @@ class Url(str):
 
     @property
     def query(self) -> str:
-        """The end that is no part of the name: a query, or the provider of an ais: bucket.
+        """The end that is no part of the name: a query, or the provider of an ais: bucket; "" if there is none.
+
+        In stores with a listing, but ais:, and in local paths a ? is part of the name.
 
         >>> [Url(text).query for text in ("ais://b/?.tar?provider=aws", "s3://b/a?x", "https://h/a.tar?x=1")]
         ['?provider=aws', '', '?x=1']
@@ -111,7 +120,8 @@ class Url(str):
     def module(self, verb: str) -> str:
         """Return the name of the module of `storage` for this URL, such as "local" or "objects.s3".
 
-        *verb*: "read" or "write". Raises: StorageError if the scheme is unknown, or to write an archive that was split.
+        *verb*: "read" or "write". Raises: StorageError if the scheme is unknown, as it is in upper case, or to write an
+        archive that was split.
         """
         if self.scheme in SCHEMES or (self.scheme == SPLIT and verb == "read"):
             return self.record.module
@@ -125,6 +135,8 @@ class Url(str):
 
 def drop_commit(url: str) -> str:
     """Return *url* without the commit that `expand` has put in place of a revision; any other URL as it is.
+
+    A commit, 40 hex digits, that the user wrote is dropped, too.
 
     >>> drop_commit(f"hf://datasets/org/set@{'7' * 40}/a.tar"), drop_commit("hf://datasets/org/set@dev/a.tar")
     ('hf://datasets/org/set/a.tar', 'hf://datasets/org/set@dev/a.tar')
@@ -143,6 +155,8 @@ def split_url(prefix: str, ends: Sequence[str]) -> Url:
 
 def parts_of(url: str) -> list[Url]:
     """Return the URLs of the parts of *url*, in order, if `split_url` made it; [*url*] for any other URL.
+
+    Raises: UsageError for a URL that holds credentials.
 
     >>> parts_of(split_url("https://h/x.tar.", ["001?a,b", "002"])), parts_of("a.tar")
     (['https://h/x.tar.001?a,b', 'https://h/x.tar.002'], ['a.tar'])
@@ -170,7 +184,8 @@ def bucket_and_name(url: str) -> tuple[str, str]:
 def name_of(name: Name) -> str:
     """Return a path or URL that a Python program gives, as text.
 
-    Raises: TypeError if it is neither text nor a Path, or is a Path made of a URL, which has lost a slash.
+    Raises: TypeError if it is neither text nor a Path (or another os.PathLike of text), or is a Path made of a URL,
+    which has lost a slash.
 
     >>> from pathlib import Path
     >>> name_of(Path("sets/a.tar"))

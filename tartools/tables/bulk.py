@@ -29,7 +29,7 @@ class Bulk:
     `offsets[f, n]`: of the payload, in bytes, in its file, or in the buffer that was parsed; -1 for an absent field. Of
         joined samples they tell only the order of the fields.
     `sizes[f, n]`: bytes of the payload; 0 for an absent field, and for one that was not asked for.
-    `uniform`: True if all samples have all fields, in this order.
+    `uniform`: True: all samples have all fields, in this order. False: they may not.
     `columns[f][n]`: the payload, for the fields that were asked for; if `columns` is None, the payload is in `data`
         (bytes, a memoryview or an array of uint8) from `places[f, n]` on.
 
@@ -53,7 +53,10 @@ class Bulk:
         return self.__dict__ | ({"data": bytes(self.data)} if isinstance(self.data, memoryview) else {})
 
     def part(self, selection: slice) -> Bulk:
-        """Return the samples in the slice *selection*, as a `Bulk` of their own."""
+        """Return the samples in the slice *selection*, as a `Bulk` with the same fields, which shares `data`.
+
+        `places` must be set.
+        """
         columns = self.columns and {n: column[selection] for n, column in self.columns.items()}
         arrays = {name: getattr(self, name)[:, selection] for name in ("offsets", "sizes", "places")}
         return replace(self, keys=self.keys[selection], urls=self.urls[selection], columns=columns, **arrays)
@@ -62,7 +65,8 @@ class Bulk:
         """Return the payload of the field with index *number* for each sample, as bytes; empty for an absent field.
 
         Payloads in `data` are copied one by one, when they are asked for: if the caller drops each one, the next takes
-        the same memory. A field that was not read gives empty payloads, or KeyError if payloads are in `columns`.
+        the same memory. A field that was not read gives empty payloads, or KeyError if payloads are in `columns`. The
+        result can be iterated once.
         """
         if self.columns is not None:
             return self.columns[number]
@@ -146,8 +150,9 @@ def bulk_from_files(
     all: into the memoryview `get_buffer(size)` if it is given, else into `Bulk.columns`. `urls` is left empty. *join*:
     makes samples of them, if they are parts of samples of a joined table: see `join_parts`. None if they have to be
     read by the full parser: for an unusual or damaged header, a member without a field or with one that begins with
-    "__", a sample with several keys or a field twice, or a file that ends too early.
-    Raises: StorageError if a file has changed.
+    "__", a sample with several keys or a field twice, or a file that ends too early. *files* are not closed.
+    Raises: StorageError if one of *files* is an `InputFile` that has changed, unless None is returned for its headers;
+    OSError if the system can't read one.
     """
     import numpy as np
 

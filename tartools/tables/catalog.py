@@ -22,7 +22,11 @@ RowNumbers = Any  # a range, or an array of int64
 
 
 class RowError(StorageError):
-    """The error for a row of a table: its extent is invalid, or its sample can't be read, or differs from the row."""
+    """The error for a row of a table: its extent is invalid, or its sample can't be read, or differs from the row.
+
+    Also for members outside of the extent, and a field in two sets of shards. A value of the wrong kind, such as null,
+    and a shard that the table may not name are a plain StorageError.
+    """
 
 
 class ShardCatalog:
@@ -33,7 +37,7 @@ class ShardCatalog:
     `sizes`: bytes, by number; the largest possible if unknown.
     `is_remote`: by number, True for a shard on a server or from a command.
     `named_relative`: by number, True if the name is relative to the folder of a table or to the current directory.
-    `is_joined`: True once rows with parts in several sets of shards were read.
+    `is_joined`: True once rows of a joined table, with several sets of shards, were read.
     """
 
     def __init__(self, table: str = "") -> None:
@@ -61,7 +65,8 @@ class ShardCatalog:
     def number(self, name: str, version: str | None, relative: bool = False) -> int:
         """Return the number of the shard with the URL *name* in this *version*; the next number if it is new.
 
-        *relative*: True if a table names it relative to its folder; for `named_relative`, if it is new.
+        *relative*: True if a table names it relative to its folder; for `named_relative`, if it is new. Raises:
+        UsageError if *name* is a URL that holds credentials.
         """
         number = self._numbers.setdefault((name, version), len(self.urls))
         if number == len(self.urls):
@@ -82,8 +87,9 @@ class ShardCatalog:
         """Return the extents of the samples that *rows* list: a record batch that begins with row *first* of the table.
 
         With *keyed*, they have the keys too, if the batch has them and none is null. Gives numbers to new shards.
-        Raises: StorageError, with the row, for an invalid shard, version, begin, end, key or place of a member, and for
-        a sample that has one field in two sets of shards.
+        Raises: StorageError, with the row or the first of several, for an invalid shard, version, begin,
+        end, key or place of a member, for a shard that the table may not name, and for a sample that has one field in
+        two sets of shards; without a row for a further set that lacks a column of begins or ends.
         """
         column = {name: rows.column(name) for name in rows.schema.names}
         texts = column.get(schema.KEY_COLUMN) if keyed else None
@@ -101,8 +107,8 @@ class ShardCatalog:
         """Return the extents of *rows* in set *number* of the shards, from 2 on, in which a sample may have no part.
 
         There the number of its shard is -1, begin and end are 0. *column*: the Arrow column of each name. *rows*: row
-        numbers, for messages. Raises: StorageError without a column of begins or ends, for a row of which only some of
-        shard, begin and end are null, and for an invalid value.
+        numbers, for messages; the result has neither these nor keys. Raises: StorageError without a column of begins or
+        ends, for a row of which only some of shard, begin and end are null, and as `_extents_in_set`.
         """
         import numpy as np
 
@@ -140,8 +146,9 @@ class ShardCatalog:
         """Return the extents of rows in set *number* of the shards.
 
         *column*: the Arrow column of each name. *rows*: row numbers, which the result has too. Raises: StorageError,
-        with the row, for an invalid value: null (but a version may be), no text or no number, a negative begin, an end
-        that is not after the begin or is behind the end of the shard, or a member outside of its sample.
+        with the row or the first of several, for an invalid value: null (but a version and a member may be),
+        no text or no number, a negative begin, an end that is not after the begin or is behind the end of the shard, a
+        member outside of its sample, or a shard that the table may not name.
         """
         import numpy as np
 
@@ -172,8 +179,8 @@ class ShardCatalog:
         """Raise StorageError if a member is outside of the extent of its sample, or its place is not two numbers.
 
         *column*: Arrow array of `__members__`; *name*: of the column, for messages. *extents*: of the samples, with an
-        item for each row of the column. Null passes, as do all members of a field whose type is not a pair of offset
-        and size.
+        item for each row of the column. Null passes, as do all members of a field whose type is not a struct of offset
+        and size, and a column that is no struct.
         """
         import numpy as np
 
@@ -193,7 +200,8 @@ class ShardCatalog:
     def _check_fields(self, column: dict[str, Any], extents: Extents) -> None:
         """Raise StorageError if a sample has one field in two sets, as far as the columns of members tell.
 
-        Names of fields are compared with case. *column*: the Arrow column of each name. *extents*: of the samples.
+        Names of fields are compared with case. *column*: the Arrow column of each name. *extents*: of the samples, with
+        `others`.
         """
         import numpy as np
 
@@ -236,7 +244,8 @@ class ShardCatalog:
 
         *column*: names of shards; *version*: the column of versions, None if there is none; *number*: the set of shards
         that both are of. *rows*: row numbers, for messages. New shards get the next numbers, in the order of rows.
-        Raises: StorageError, with the row, for an invalid name or version, or a shard that the table may not name.
+        Raises: StorageError, with the row, for an invalid name or version, or a shard that the table may not name; with
+        the first of *rows* for columns that Arrow can't read as text.
         """
         import numpy as np
 
@@ -297,11 +306,13 @@ class ShardCatalog:
         return RowError(f"{message} ({place})", url=self.urls[number], offset=begin)
 
     def _advice(self, number: int, cause: str | TarToolsError) -> str:
-        """Return advice about the error *cause* of the shard *number*, which begins with "; ".
+        """Return advice about the error *cause* of the shard *number*, which begins with "; "; or "".
 
-        For a missing shard with a relative name: keep table and shards together. For one that is missing or changed, or
-        if *cause* is a message or a `TarFormatError`, so that a sample differs from its row: make the table again, or
-        if it `is_joined`, make the tables of its sets again and join them. Else "": a new table would fail, too.
+        If the shard has a relative name, and *cause* is a StorageError for which `is_missing` is true (any of a local
+        file, or of an object that does not exist): keep table and shards together. Else for a ChangedError or
+        NotFoundError, and if *cause* is a message or no StorageError, so that a sample differs from its row: make the
+        table again, or if it `is_joined`, make the tables of its sets again and join them. Else "", also for a missing
+        local file with an absolute name.
         """
         if isinstance(cause, StorageError) and is_missing(cause) and self.named_relative[number]:
             return f"; {MOVED_HINT}"

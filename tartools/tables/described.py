@@ -194,7 +194,8 @@ class DescribedColumn(FieldColumn):
     def members(self) -> Sequence[Member]:
         """The member of each sample, for which all the samples are read, again at each access.
 
-        Raises: SampleError if a sample lacks the field, or has it twice.
+        Raises: SampleError if a sample lacks the field, in the same case, or has it twice; the errors of reading
+        samples, such as StorageError.
         """
         flags = [False] * len(self._batch)
         for row in self._rows:
@@ -214,13 +215,14 @@ class DescribedColumn(FieldColumn):
         return self._places.sizes[self._rows, self._number].tolist()  # type: ignore[no-any-return]
 
     def offsets(self) -> Sequence[int]:
-        """Return for each sample the offset of the payload in its shard, in bytes."""
+        """Return for each sample the offset of the payload, in bytes, in the shard that has it."""
         return self._places.offsets[self._rows, self._number].tolist()  # type: ignore[no-any-return]
 
     def value_counts(self, max_bytes: int) -> dict[str, int] | None:
         """Return text -> count of each value in the table's column of the field; None if there is no such column.
 
-        Values of payloads that are larger than *max_bytes*, and nulls, are not counted.
+        Values of payloads that are larger than *max_bytes*, and nulls, are not counted. Raises: StorageError for a
+        column that can't be read, such as text that is not UTF-8.
         """
         values = self._columns.values(self.name)
         if values is None:
@@ -229,12 +231,12 @@ class DescribedColumn(FieldColumn):
         return dict(Counter(as_text(value) for value in short if value is not None))
 
     def picture_facts(self, measure: Callable[[Member], tuple[Any, ...]]) -> Sequence[tuple[Any, ...] | None] | None:
-        """Return (width, height, format, None, fault) of each picture from the table; None if it lacks such columns.
+        """Return (width, height, format, None, fault) of each picture from the table; None if a column is missing.
 
-        The columns are "jpg.width", "jpg.height", "jpg.format" and "jpg.broken" for the field jpg. An item is None if
-        the table has neither size nor fault of the picture. The fault is None for a picture that is not broken; an
-        empty text in the table becomes "-", as a format that is null. Nothing is measured: *measure* is for
-        the other kinds of columns.
+        They are "jpg.width", "jpg.height", "jpg.format" and "jpg.broken" for the field jpg. An item is None if the
+        table has neither fault nor whole numbers for both width and height. The fault is None for a picture that is not
+        broken; an empty text in the table becomes "-", as a format that is null. Nothing is measured: *measure* is for
+        the other kinds of columns. Raises: StorageError for a column that can't be read.
         """
         rows = self.facts(PICTURE_COLUMNS, measure)
         return rows and [
@@ -249,8 +251,9 @@ class DescribedColumn(FieldColumn):
     ) -> Sequence[tuple[Any, ...] | None] | None:
         """Return a tuple of the facts *names* of each payload from the table; None if it lacks a column of them.
 
-        The column of "width" is "jpg.width" for the field jpg. An item is None if all its facts are null. Nothing is
-        measured: *measure* is for the other kinds of columns.
+        *names*: at least one. The column of "width" is "jpg.width" for the field jpg. An item is None if all its facts
+        are null. Nothing is measured: *measure* is for the other kinds of columns. Raises: StorageError for a column
+        that can't be read.
         """
         columns = [self._columns.values(f"{self.name}.{name}") for name in names]
         if any(values is None for values in columns):

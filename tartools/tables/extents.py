@@ -34,7 +34,8 @@ UNKNOWN_KEY = 0  # in place of the checksum of the key, for a row that has none
 class Extents:
     """The places of samples in shards, with an item for each row: numpy arrays of shard numbers, begins and ends.
 
-    `numbers`: of the shards in a catalog (int32). `begins`, `ends`: bytes of the shard (int64).
+    `numbers`: of the shards in a catalog (int32). `begins`, `ends`: bytes of the shard (int64); both
+        are 0 for a part that `with_parts` has left out.
     `keys`: of the samples, as bytes; None if they are unknown, or not to be compared.
     `first`: number of the first row in the table; the others follow by one, unless `rows` has the row numbers.
     `others`: extents of the same rows in further sets of shards, without keys and row numbers; where a sample has no
@@ -177,7 +178,7 @@ class SampleBytes(NamedTuple):
     """The bytes of the samples of *rows*, from `LocalShards` or `RemoteShards`; valid until the next ones are taken.
 
     `bounds`: offsets in one file or buffer at which the samples begin, then the end of the last one.
-    `stream(index)`: returns a stream that begins with the sample at this index of *rows*.
+    `stream(index)`: returns a stream that begins with the sample at this index of *rows*, and does not end with it.
     `is_streamed`: True for one sample that a server sends while it is parsed; errors of that stream name no row.
     `data`: all bytes, joined, if they are in memory; else None.
     """
@@ -214,8 +215,8 @@ def merge_parts(is_second: Any, sizes: Any, first: memoryview, second: memoryvie
 def raw_keys(column: Any, first: int, url: str) -> list[Any]:
     """Return the keys in *column* as bytes; None for null.
 
-    *column*: an Arrow array that begins with row *first* of the table *url*, for messages. Raises: StorageError if they
-    are not text.
+    *column*: an Arrow array of text or bytes that begins with row *first* of the table *url*, for messages. Raises:
+    StorageError if it is neither.
     """
     with schema.value_errors(f"row {first}: {schema.KEY_COLUMN} is not text", url):
         return schema.encode_texts(column).to_pylist()  # type: ignore[no-any-return]
@@ -224,8 +225,9 @@ def raw_keys(column: Any, first: int, url: str) -> list[Any]:
 def whole_numbers(column: Any) -> tuple[Any, Any]:
     """Return *column*, an Arrow array, as an array of int64, and a mask: True if not null.
 
-    The mask is the scalar True if there are no nulls; a null is any number in the array. Text and floats are converted:
-    "7" and 7.0 to 7. Raises: ArrowException for values that are not whole numbers of 64 bits.
+    The mask is the scalar True if there are no nulls; a null is any number in the array, which may share the memory of
+    *column*. Other types are cast by Arrow: "7" and 7.0 to 7, true to 1. Raises: ArrowException for a value that does
+    not become a whole number of 64 bits.
     """
     import numpy as np
 
@@ -240,8 +242,9 @@ def whole_numbers(column: Any) -> tuple[Any, Any]:
 def numbers_and_mask(column: Any) -> tuple[Any, Any]:
     """Return *column*, an Arrow array of integers, as a numpy array of the same type, and a mask: True if not null.
 
-    A null is any number in the array. The mask is the scalar True if there are no nulls. `to_numpy` and `fill_null` of
-    pyarrow import pandas where it is installed, which takes 0.2 s.
+    A null is any number in the array, which shares the memory of *column*: don't change it. The mask is the scalar
+    True if there are no nulls. `to_numpy` and `fill_null` of pyarrow import pandas where it is installed, which takes
+    0.2 s.
     """
     import numpy as np
 

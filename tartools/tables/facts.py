@@ -41,7 +41,8 @@ class TableFacts(NamedTuple):
     `likened`: fields of pictures, for a picture hash, colours, width and height.
     `measured`: "all" for facts of all pictures, sounds and videos; "pictures" for width, height, format, mode and fault
         of pictures; "" for none.
-    `decoded`: True to decode pictures and sounds, so that broken ones are found; otherwise only headers are checked.
+    `decoded`: True to decode the measured pictures, and sounds in WAV, FLAC and Ogg, so that broken ones are found;
+        otherwise only headers are checked.
     """
 
     columns: Sequence[Column]
@@ -71,19 +72,21 @@ class TableFacts(NamedTuple):
         """Return the facts of each sample of *batch*: (name, type) of a column -> value, None if the sample lacks it.
 
         Values that look like numbers are converted by `typed_value`. The four facts of a likened picture that can't be
-        decoded are None. Columns of `measured` are left out if the sample lacks the field, or has it twice. Payloads
-        that are ranges of files are read only if they are needed, and large ones in parts, except values and decoded
-        pictures. Raises, when the item of a sample is taken: SampleError if a field of another column occurs twice, or
-        that of a value is not UTF-8, or is not JSON but should be.
+        decoded are None, unless `measured` gives width and height. Columns of `measured` are left out if the sample
+        lacks the field, or has it twice. Payloads that are ranges of files are read only if they are needed, and large
+        ones in parts, except values and decoded pictures. Raises, when the item of a sample is taken: SampleError if a
+        field of another column occurs twice, or that of a value can't be unpacked, is not UTF-8, or is not JSON but
+        should be; TarToolsError if a payload can't be read, or PyAV is missing for a measured video or MPEG-4 sound.
         """
         return map(self._facts_of_sample, batch)
 
     def _facts_of_sample(self, sample: Sample) -> dict[Fact, object]:
         """Return the facts of *sample*: (name, type) of a column -> value, None for a value that it lacks.
 
-        The four facts of a likened picture that can't be decoded are None. Facts of `measured` are only there for
-        fields that the sample has once. Raises: SampleError if a field of any other column occurs twice, or that of a
-        value is not UTF-8, or is not JSON but should be.
+        The four facts of a likened picture that can't be decoded are None, unless `measured` gives width and height.
+        Facts of `measured` are only there for fields that the sample has once. Raises: SampleError if a field of any
+        other column occurs twice, or that of a value can't be unpacked, is not UTF-8, or is not JSON but should be;
+        TarToolsError if a payload can't be read, or PyAV is missing for a measured video or MPEG-4 sound.
         """
         facts: dict[Fact, object] = {}
         for column in self.columns:
@@ -107,7 +110,8 @@ class TableFacts(NamedTuple):
     def check_seen(self, fields: Iterable[str]) -> None:
         """Raise SampleError if no sample had a field for one of the columns: an option that names it is a mistake.
 
-        *fields*: all fields that samples had. Case is ignored; names such as `__key__` always pass.
+        *fields*: all fields that samples had. One of the choices of a column (a;b) is enough. Case is ignored; names
+        that begin with `__`, such as `__key__`, always pass, and so do columns of `measured`.
         """
         present = list(fields)
         lower_names = {field.lower() for field in present}
@@ -122,8 +126,8 @@ def parse_facts(specs: Iterable[str], hashed: Iterable[str] = (), likened: Itera
     """Return the facts of options: *specs* have words for `parse_column`, *hashed* and *likened* names of fields.
 
     Each option is a text of words with blanks between: "cls w=json:width". `measured` and `decoded` are not set.
-    Raises: UsageError for a word that is no column, and if two columns would have one name, or one that of a column
-    that tables have in any case (ROW_COLUMNS).
+    Raises: UsageError for a word of *specs* that is no column, and if two columns would have one name, or one that of a
+    column that tables have in any case (ROW_COLUMNS). Names in *hashed* and *likened* are not checked otherwise.
     """
     facts = TableFacts([parse_column(word) for word in _words(specs)], list(_words(hashed)), list(_words(likened)))
     names = [name for name, _ in facts.named_columns]
@@ -151,8 +155,10 @@ def _likeness_facts(field: str) -> list[Fact]:
 def fact_columns(name: str, measured: str) -> list[Fact]:
     """Return (column, type) of the columns of facts about payloads of the field *name*; [] if its kind has none.
 
-    A column is the field, a dot and the fact: ("jpg.width", "int64"). Pictures, sounds and videos have facts.
-    *measured*: "all"; or "pictures" for width, height, format, mode and fault of pictures only.
+    A column is the field, a dot and the fact: ("jpg.width", "int64"); bytes of the name that are not UTF-8 become "?".
+    Pictures, sounds and videos have facts, by the suffix of the field; compressed ones (wav.gz) have none. *measured*:
+    "pictures" for width, height, format, mode and fault of pictures only; any other text, such as "all", for all. The
+    list is cached: the caller must not change it.
     """
     kind = measured_kind(name)
     if kind is None or (measured == PICTURE_COLUMNS_ONLY and kind is not PICTURE_KIND):
@@ -165,8 +171,10 @@ def fact_columns(name: str, measured: str) -> list[Fact]:
 def _measure(name: str, member: Member, decode: bool) -> Sequence[object]:
     """Return the facts of *member*, of the field *name*, whose kind must have facts: a picture, sound or video.
 
-    They are in the order of `fact_columns(name, "all")`; one says why a broken payload is broken. *decode*: decode it,
-    so that a broken one is found; else only its header is read. Raises: TarToolsError if the bytes can't be read.
+    They are in the order of `fact_columns(name, "all")`; one says why a broken payload is broken, and the others may be
+    None then. *decode*: decode a picture, WAV, FLAC or Ogg, so that a broken one is found; else, and for other
+    payloads, only the header is read. Raises: TarToolsError if the bytes can't be read, or PyAV is missing for a video
+    or MPEG-4 sound.
     """
     kind = measured_kind(name)
     assert kind is not None

@@ -129,22 +129,19 @@ class IndexPlaces(NamedTuple):
     tmpdir: str | None
 
     def write(self, url: str, data: bytes) -> None:
-        """Write *data* to the file *url* of the index.
-
-        Raises: StorageError if it exists without `force`, or can't be written.
-        """
+        """Write *data* to the file *url*. Raises: StorageError if it exists without `force`, or can't be written."""
         with storage.open_sink(url, self.force) as sink:
             sink.write(data)
 
     def write_json(self, name: str, value: object) -> None:
-        """Write *value* as JSON to the file *name* in the folder.
-
-        Raises: StorageError if it exists without `force`, or can't be written.
-        """
+        """Write *value* as JSON to *name* in `folder`. Raises: StorageError, also if it exists without `force`."""
         self.write(self.folder + name, json.dumps(value, indent=2).encode() + b"\n")
 
     def name_of(self, url: str) -> str:
-        """Return the name of *url* for an index: relative to `folder` if it is below that, else by `relative_name`."""
+        """Return the name of shard *url* in an index: relative to `folder` if it is below that.
+
+        Otherwise as `relative_name` says: a URL on a server as it is; a local path relative to `folder`, or absolute.
+        """
         return schema.relative_name(url, schema.folder_of(self.folder))
 
 
@@ -153,7 +150,7 @@ class IndexFormat(NamedTuple):
 
     `suffix`: of the file beside each shard; "": there is none.
     `names`: of the files for all shards, below the folder of the index.
-    `write(shards, places)`: reads the rows of the shards, and writes all files.
+    `write(shards, places)`: reads the rows of the shards, and writes all files; raises the errors of both.
     `check(row)`: raises SampleError for a row that the tool would index in another way.
     """
 
@@ -202,7 +199,8 @@ def index_places(
 def common_folder(urls: Sequence[str]) -> str:
     """Return the deepest directory or prefix that contains all of *urls*, with its last slash.
 
-    Raises: UsageError if there is none, such as for two buckets, or for absolute and relative paths.
+    Relative paths in no common directory give "./", also for ../a.tar. Raises: UsageError if there is none, such as for
+    two buckets, or for absolute and relative paths.
 
     >>> common_folder(["s3://b/d/a.tar", "s3://b/d/e/a.tar"]), common_folder(["a.tar", "d/a.tar"])
     ('s3://b/d/', './')
@@ -227,7 +225,7 @@ def write_index(
     *tool*: a key of `INDEX_FORMATS`. *blocks*: from `rows.pack_rows`, in the order of the shards. *versions*: URL ->
     version of all shards, in order, before they were read. *places*: the URLs of the files. All samples are counted in
     *account*; a sample without a field is left out, and reported.
-    Order: that of the shards. Holds: the index of a shard.
+    Order: that of the shards. Holds: the index of a shard. After an error, complete files stay.
     Raises: SampleError for samples or shards that the index can't hold; StorageError if a file can't be written, or a
     shard has changed.
     """
@@ -241,7 +239,8 @@ def _shards(
     """Yield (URL, size in bytes, rows) of each shard of *versions*, in order, from adjacent *blocks* of its rows.
 
     *blocks*: from `rows.pack_rows`, in the order of *versions*, URL -> version. Read all rows of a shard before the
-    next shard: only then the samples are in *account*. *check*: called with each row. Holds: one block.
+    next shard: only then the samples are in *account*. *check*: called with each row. Holds: one block. Reading rows
+    raises SampleError for a field twice in a sample; the errors of *check*; StorageError if the shard has changed.
     """
     # Blocks are in the order of `versions`, and a shard without samples has none: so the blocks of the next shard that
     # has some wait until its turn comes.
@@ -277,9 +276,10 @@ def _report_rows_without_field(
     account: Account,
     check: Callable[[IndexedSample], None],
 ) -> Iterator[IndexedSample]:
-    """Yield the *rows* of the shard *url* with a field; report and count the other ones in *account* after the last.
+    """Yield the *rows* of the shard *url* with a field; count all rows in *account*, and report the others at the end.
 
-    *check*: called with each row. Raises: StorageError if the shard has no longer this *version* at the end.
+    *check*: called with each row, first. Raises: the errors of *rows* and *check*; StorageError if the shard has
+    another version than *version* at the end.
     """
     without_field, first_key = 0, b""
     for row in rows:
@@ -316,7 +316,7 @@ def _dali_words(row: IndexedSample) -> Iterator[bytes]:
 def _write_dali(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write DALI's index of each of *shards* to its URL in *places*, beside the shard.
 
-    Raises: SampleError for a shard without samples, or a name with a blank; StorageError if a file can't be written.
+    Raises: SampleError for a shard without samples, or a name with a blank; StorageError; the errors of *shards*.
     """
     for url, _, rows in shards:
         lines = [b" ".join(_dali_words(row)) for row in rows]
@@ -345,7 +345,7 @@ def _check_wids(row: IndexedSample) -> None:
 def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write the file for wids in the folder of *places*: name, number of samples and size in bytes of each of *shards*.
 
-    A name is from `IndexPlaces.name_of`. Raises: StorageError if it can't be written.
+    A name is from `IndexPlaces.name_of`. Raises: StorageError if it can't be written; the errors of *shards*.
     """
     shard_list = [
         {"url": places.name_of(url), "nsamples": sum(1 for _ in rows), "filesize": size} for url, size, rows in shards
@@ -354,7 +354,7 @@ def _write_wids(shards: IndexedShards, places: IndexPlaces) -> None:
 
 
 def _check_openclip_names(urls: Sequence[str], folder: str) -> None:
-    """Raise UsageError if two of *urls* have one base name, or *folder* is "" and the shards are in several folders."""
+    """Raise UsageError if two different *urls* have one base name, or are in two folders although *folder* is ""."""
     names: dict[str, str] = {}
     for url in urls:
         place, _, name = Url(url).name.rpartition("/")
@@ -380,7 +380,7 @@ def _check_openclip(row: IndexedSample) -> None:
 def _write_openclip(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write the file for open_clip in the folder of *places*: base name and number of samples of each of *shards*.
 
-    Raises: StorageError if it can't be written.
+    Raises: StorageError if it can't be written; the errors of *shards*.
     """
     places.write_json(
         OPENCLIP_NAME, {Url(url).name.rpartition("/")[2]: sum(1 for _ in rows) for url, _, rows in shards}
@@ -390,7 +390,7 @@ def _write_openclip(shards: IndexedShards, places: IndexPlaces) -> None:
 def _write_webshart(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write webshart's index of each of *shards* to its URL in *places*, beside the shard.
 
-    Raises: SampleError for a name that is not UTF-8; StorageError if a file can't be written.
+    Raises: SampleError for a name that is not UTF-8; StorageError if a file can't be written; the errors of *shards*.
     """
     for url, size, rows in shards:
         name = json.dumps(Url(url).name.rpartition("/")[2])
@@ -428,9 +428,9 @@ def _check_grouping(tool: str, row: IndexedSample) -> None:
 def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
     """Write all files of Energon's index of *shards* to their URLs in *places*.
 
-    The database grows in a private scratch directory, and is copied to its URL once complete; the files of all shards
-    are written after those of each shard. Disk: the size of the index. Raises: SampleError for a key that comes twice,
-    a key or field that is not UTF-8, or a shard without samples; StorageError if a file can't be written.
+    The database grows in a scratch directory, and is copied once complete; the files of all shards come last. Disk: the
+    size of the index. Raises: SampleError for a key that comes twice, a name that is not UTF-8, or a shard without
+    samples; StorageError for a file that can't be written; sqlite3.Error on a full scratch disk; errors of *shards*.
     """
     import sqlite3
 

@@ -50,7 +50,10 @@ class TablePart:
 
     @property
     def have_keys(self) -> bool:
-        """True if each row has the key of its sample; reads all keys."""
+        """True if each row has the key of its sample; reads all keys. False without a column of keys.
+
+        Raises: TarFormatError for a damaged table; StorageError if it can't be read.
+        """
         if schema.KEY_COLUMN not in self.schema.names:
             return False
         with source.open_table(self.url) as table:
@@ -59,7 +62,7 @@ class TablePart:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all.
 
-        Raises: TarFormatError for a damaged table; StorageError for an invalid value.
+        Raises: TarFormatError for a damaged table; StorageError for an invalid value, or if it can't be read.
         """
         selected = _select_columns(self.schema, columns)
         first = 0
@@ -83,7 +86,10 @@ class RowStream(Protocol):
         """The unified schema, a `pyarrow.Schema`: see the top of this module."""
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all."""
+        """Yield the rows, in order, in unified record batches. *columns*: names to read, if they exist; None: all.
+
+        Each call begins with the first row. Raises: StorageError if rows can't be read, or have an invalid value.
+        """
 
 
 class RowInputs:
@@ -102,8 +108,8 @@ class RowInputs:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield all rows, in order, in record batches of `schema`. *columns*: names to read, if they exist; None: all.
 
-        A column that a part lacks is null in its rows.
-        Holds: a row group. Raises: TarFormatError for a damaged table; StorageError for an invalid value.
+        A column that a part lacks is null in its rows. Holds: a row group. Raises: TarFormatError for a damaged table;
+        StorageError for an invalid value, or if a table can't be read.
         """
         selected = _select_columns(self.schema, columns)
         for part in self.parts:
@@ -112,14 +118,17 @@ class RowInputs:
 
     @cached_property
     def have_keys(self) -> bool:
-        """True if each row has the key of its sample; reads the keys of tables."""
+        """True if each row has the key of its sample, as all rows of indexed shards have.
+
+        The keys of tables are read, once. Raises: TarFormatError for a damaged table; StorageError if it can't be read.
+        """
         return all(part.have_keys for part in self.parts if isinstance(part, TablePart))
 
     def spans(self, by_shard: bool) -> Iterator[range]:
         """Yield the range of row numbers of each part, in order.
 
-        With *by_shard*, a part of indexed shards gives a range for each shard that has samples; a table always gives
-        one.
+        With *by_shard*, a part of indexed shards gives a range for each shard that has samples, so none if it has no
+        rows; a table always gives one, which may be empty.
         """
         first = 0
         for part in self.parts:
@@ -179,8 +188,8 @@ def unified_schema(table_schema: Any) -> Any:
 def plain_type(kind: Any) -> Any:
     """Return the Arrow type *kind* in its plain form: int64 for dictionary<int64>, string for large_string.
 
-    So are binary and list for large_binary and large_list, and string and binary for their views. The types inside of
-    lists and structs are plain, too; any other type is returned as it is.
+    In the same way binary stands for large_binary, list for large_list, string and binary for their views. The types
+    inside of lists and structs are plain, too; any other type is returned as it is, such as a list of fixed size.
     """
     pa = schema.import_arrow()
     is_a = pa.types
@@ -222,8 +231,8 @@ def join_schemas(schemas: Sequence[Any]) -> Any:
 def convert_to_schema(rows: Any, target: Any) -> Any:
     """Return the unified record batch *rows* with the columns of the joined schema *target*.
 
-    Missing columns are null. In a column of text, other values become text by `samples.values.as_text`; a whole
-    number that a double can't hold exactly is rounded.
+    Missing columns are null, and columns that *target* lacks are dropped. In a column of text, other values become text
+    by `samples.values.as_text`; a whole number that a double can't hold exactly is rounded.
     """
     pa = schema.import_arrow()
     if rows.schema == target:
@@ -298,7 +307,8 @@ def extents_of_unified(rows: Any, first: int, numbers: Any) -> Extents:
     """Return the extents of the samples in *rows*, a unified record batch (see the top of this module).
 
     *first*: number of its first row. *numbers*: an array of the numbers of all rows if they are not adjacent; else
-    None. Without a column of keys, or if a key is null, `Extents.keys` is None.
+    None. Without a column of keys, or if a key is null, `Extents.keys` is None. An absent part in a further set has the
+    shard number -1, begin and end 0.
     """
     import numpy as np
 
@@ -336,7 +346,8 @@ def table_schema(rows: Any) -> Any:
 def table_rows(rows: Any, shard: Callable[[int], tuple[str, str | None]]) -> Any:
     """Return unified *rows*, a record batch or table, as a `pyarrow.Table` to write.
 
-    `shard(number)` returns name and version of a shard for the table.
+    Its schema is `table_schema` of theirs. `shard(number)` returns name and version of a shard for the table; a version
+    None becomes null. A null in place of a number, of an absent part, gives a null name and version.
     """
     import numpy as np
 
@@ -370,10 +381,12 @@ def rows_in_order(
 ) -> Iterator[Any]:
     """Yield the rows of *inputs* at *positions*, in that order, in record batches.
 
-    *positions*: row numbers, in any order; all are read before this returns. The batches have all columns, or
-    the existing ones of *columns*, and then `ROW_COLUMN`: the position, int64.
+    *positions*: row numbers, in any order, each of an existing row; one that comes twice gives its row twice. All are
+    read before this returns; the rows at the first step of the iterator. The batches have all columns, or the existing
+    ones of *columns*, and then `ROW_COLUMN`: the position, int64.
     Holds: 8 bytes a position, and 65,536 rows (MIN_SORTED_ROWS), or 1/256 of the positions if that is more; the rows
-    are in a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for more than 2**32 rows.
+    are in a temporary file in *tmpdir*, None for the system's folder. Raises: StorageError for a position of 2**32 or
+    more, or more than 2**32 of them; the iterator the errors of `RowInputs.batches`, and StorageError for the file.
     """
     places = places_by_row(positions)
     return _rows_in_places(inputs, places, tmpdir, columns) if len(places) else iter(())
@@ -382,7 +395,8 @@ def rows_in_order(
 def _rows_in_places(inputs: RowInputs, places: Any, tmpdir: str | None, columns: Sequence[str] | None) -> Iterator[Any]:
     """Yield the rows of *inputs* in the order that *places*, from `places_by_row`, give, in record batches.
 
-    They have *columns*, None for all, and `ROW_COLUMN`, the row number. *tmpdir*: folder of the temporary file.
+    They have *columns*, None for all, and `ROW_COLUMN`, the row number. *tmpdir*: folder of the temporary file; None:
+    the system's. *places*: at least one, each of an existing row.
     """
     size = max(MIN_SORTED_ROWS, -(-len(places) // MAX_SORTED_PARTS))
     with closing(scratch_file(tmpdir)) as file:
@@ -396,7 +410,7 @@ def places_by_row(positions: Iterable[int]) -> Any:
     """Return a sorted array of uint64: for each of *positions* its row number, and its place in the output.
 
     The row number is in the high 32 bits; the place in the output, the index in *positions*, in the low ones.
-    Raises: StorageError for more than 2**32 rows.
+    Raises: StorageError for a row number of 2**32 or more, or more than 2**32 positions.
     """
     import numpy as np
 
@@ -415,7 +429,8 @@ def places_by_row(positions: Iterable[int]) -> Any:
 def places_between(places: Any, first: int, last: int) -> Iterator[tuple[Any, Any]]:
     """Yield the *places*, from `places_by_row`, of rows *first* to *last* (exclusive), up to 65,536 at a time.
 
-    Each item is two arrays of int64: row numbers counted from *first*, and places in the output, which ascend.
+    Each item is two arrays of int64: row numbers counted from *first*, and places in the output, which ascend from the
+    first item to the last. No items if no place is of these rows.
     """
     import numpy as np
 

@@ -60,8 +60,10 @@ class TableColumns:
         """Return the value of the column *name* for each row: str, int, float, bool, list or dict; None for null.
 
         `__key__`, `__shard__` and `__size__` are those of the samples: text, the URL to show (in a joined table that of
-        the first set), bytes. The result is None if the rows do not have the column; for `__key__` also if a key is
-        null. Raises: StorageError for invalid values, such as text that is not UTF-8.
+        the first set), bytes; the rows need their columns of extents for the last two. Values of other types, such as
+        bytes and times, are text, as `schema.plain_values` writes them. The result is None if the rows do not have the
+        column; for `__key__` also if a key is null. Raises: StorageError for invalid values, such as text that is not
+        UTF-8, but in a key.
         """
         if name not in self._values_by_name:
             column = self.column(schema.BEGIN_COLUMN if name == "__size__" else name)
@@ -74,8 +76,8 @@ class TableColumns:
         """Return (fields, offsets, sizes): two arrays with a row for each sample and a column for each field, in bytes.
 
         An offset is -1 where the sample lacks the field, and -2 where it has it twice, so that it is unknown; the size
-        is then 0. In a joined table it is a byte of the shard that has the field. None if the table does not list
-        fields. Raises: StorageError if an offset or size is not a whole number.
+        is then 0. In a joined table it is a byte of the shard that has the field. None if the table does not list all
+        fields, or *rows* lack a column of members. Raises: StorageError if an offset or size is not a whole number.
         """
         members_by_set = [self.members_in_set(number) for number in schema.sets_in(self.names)]
         return (
@@ -88,8 +90,8 @@ class TableColumns:
         """Return (fields, offsets, sizes) of the parts of the samples in set *number* of shards, from 1 on.
 
         Two arrays with a row for each sample and a column for each field, in bytes; an offset is -1 for an absent
-        field, -2 for one that is there twice. None if the table does not list fields. Raises: StorageError if an offset
-        or size is not a whole number.
+        field, -2 for one that is there twice, and the size is 0 then. None if the table does not list all fields, or
+        *rows* lack the column of members. Raises: StorageError if an offset or size is not a whole number.
         """
         import numpy as np
 
@@ -110,12 +112,12 @@ class TableColumns:
         return [field.name for field in column.type], offsets, sizes
 
     def lacks_field(self, field: str) -> bool:
-        """True if the table says that no sample has *field*, ignoring case; False if it does not list fields."""
+        """True if the table says that no sample has *field*, ignoring case; False if it does not list all fields."""
         return self.fields is not None and field.lower() not in map(str.lower, self.fields)
 
     @cached_property
     def extents(self) -> Extents:
-        """The extents of the samples in shards. Raises: StorageError for invalid values."""
+        """The extents of the samples; *rows* must have their columns. Raises: StorageError for invalid values."""
         return self._catalog.extents(self._rows, self.first)
 
     def part(self, low: int, high: int) -> TableColumns:
@@ -131,7 +133,8 @@ class TableColumns:
     def shards(self) -> tuple[Sequence[str], Any]:
         """Return the URLs of shards, and for each row the index of its shard (in the first set), an array of int32.
 
-        A URL may occur more than once. Raises: StorageError for invalid values.
+        The URLs are of all shards in the catalog; one may occur more than once, in several versions. Raises:
+        StorageError for invalid values.
         """
         return self._catalog.urls, self.extents.numbers
 
@@ -272,8 +275,9 @@ class ListedBatch(Batch):
     def split(self, labels: Sequence[Label], skipped: Label | None = None) -> Iterator[tuple[Label, Batch, int, int]]:
         """Yield (label, batch, first, last) for each run of samples with one label; *skipped* samples are not read.
 
-        *labels*: one for each sample. *skipped*: the label of samples to leave out. The run is samples `first` to
-        `last` (exclusive) of the batch.
+        *labels*: one for each sample. *skipped*: the label of samples to leave out; samples with the label None are
+        left out in any case. The run is samples `first` to `last` (exclusive) of the batch, one of several that are
+        read: samples that are not read do not end a run, the end of a batch does.
         """
         numbers = [number for number, label in enumerate(labels) if label != skipped]
         at = 0
@@ -282,7 +286,10 @@ class ListedBatch(Batch):
             at += len(batch)
 
     def count_fitting(self, first: int, max_bytes: int) -> int:
-        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive. They are read."""
+        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive; it may be 0.
+
+        The samples are read for this, from the first one of this batch on.
+        """
         fitting = 0
         for sample in islice(self, first, None):
             max_bytes -= sample.size
@@ -292,7 +299,10 @@ class ListedBatch(Batch):
         return fitting
 
     def write_to(self, writer: Writer, first: int, last: int) -> None:
-        """Add samples number *first* to *last* (exclusive) to *writer*."""
+        """Add samples number *first* to *last* (exclusive) to *writer*.
+
+        The samples are read for this, from the first one of this batch on. Raises: the errors of reading and writing.
+        """
         for sample in islice(self, first, last):
             sample.write_to(writer)
 
@@ -337,7 +347,7 @@ def values_without_reading(columns: SampleColumns, name: str) -> Sequence[Any] |
     """Return the values of the column *name* in *columns*, one for each sample, None for an absent one.
 
     If the table says that no sample has the field, all values are None. If the result is None, the samples have to be
-    read: there is no such column.
+    read: there is no such column, or for `__key__` a key is null. Raises: StorageError for invalid values.
     """
     values = columns.values(name)
     if values is None and name not in PSEUDO_FIELDS and columns.lacks_field(name.partition(":")[0]):
@@ -348,8 +358,9 @@ def values_without_reading(columns: SampleColumns, name: str) -> Sequence[Any] |
 def texts_of_column(batch: Batch, column: Column) -> list[str | None]:
     """Return the value of *column* for each sample of *batch* as text, None for an absent value; not for `__index__`.
 
-    Reads the samples only if the table does not have the values. Raises: SampleError if the field occurs twice, is not
-    UTF-8, or is not JSON but should be.
+    Reads the samples only if the table does not have the values. Raises: SampleError if the field occurs twice, can't
+    be unpacked, is not UTF-8, or is not JSON but should be; StorageError for invalid values in the table, or if a
+    sample can't be read.
     """
     read = make_getter(column)
     if batch.columns is None:
@@ -379,7 +390,7 @@ def first_answer(answers: Iterable[Answer], number: int, sample: Sample, index: 
     """Return the first value among *answers* for *sample*, by reading it if necessary; *nothing* if there is none.
 
     *answers*: from `column_answers`. *number*: index of the sample in its batch; *index*: its index in all samples.
-    *nothing*: the object that stands for an absent value.
+    *nothing*: the object that stands for an absent value. Raises: the errors of the answers that are functions.
     """
     return _first_value((answer(sample, index) if callable(answer) else answer[number] for answer in answers), nothing)
 
@@ -397,8 +408,9 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
 
     An answer is a list with a value for each sample, from the table, or a function (sample, index) -> value, which
     reads the sample. Values are text, or None; if *typed*, they have their JSON types, and an absent value is
-    ABSENT_VALUE.
+    ABSENT_VALUE, as is null in a table.
     *columns*: the samples' values in the table. *indexes*: the samples' indexes in all samples, for `__index__`.
+    Raises: StorageError for invalid values in the table.
     """
     joined_values = (
         columns.values(_name_of_choice(column, ";".join(column.choices))) if len(column.choices) > 1 else None
@@ -423,8 +435,9 @@ def column_answers(column: Column, columns: SampleColumns, typed: bool, indexes:
 def make_json_getter(column: Column, *, verbatim: bool) -> Getter:
     """Return a function (sample, index) -> value of *column* with its JSON type; ABSENT_VALUE if there is none.
 
-    *verbatim*: True if names of fields are compared with case, and a final newline of text is kept. The function raises
-    SampleError if the field occurs twice, is not UTF-8, or is not JSON but should be.
+    JSON's null is None. *verbatim*: True if names of fields are compared with case, and a final newline of text is
+    kept. The function raises SampleError if the field occurs twice, can't be unpacked, is not UTF-8, or is not JSON but
+    should be; StorageError if the file of the payload has changed.
     """
 
     def value(sample: Sample, index: int) -> object:

@@ -25,7 +25,8 @@ class LocalShards:
 
     *ranges*: True if payloads may stay unread in the file. *sources*: data sets that are read at the same time.
     `open_files`: cache of the open shards. `max_shards`: how many shards one read may use at once.
-    Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit of the system.
+    Holds: 128 open files, fewer if it is one of several *sources*, or under a low limit of the system; during a read
+    up to `max_shards`, if that is more.
     """
 
     def __init__(self, catalog: ShardCatalog, ranges: bool, sources: int) -> None:
@@ -38,11 +39,11 @@ class LocalShards:
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
         """Yield the bytes of the samples of *rows*, in order, in parts.
 
-        Samples side by side in a shard that have up to 256 KiB together (MAX_RUN_BYTES) come in memory, larger ones as
-        streams of the file; with *ranges* also a sample above 64 KiB that lies alone. Samples with parts in several
-        sets come in memory.
+        *rows*: at least one. Samples side by side in a shard that have up to 256 KiB together (MAX_RUN_BYTES) come in
+        memory, larger ones as streams of the file; with *ranges* also a sample above 64 KiB that lies alone. Samples
+        with parts in several sets come in memory.
         Raises: RowError if a shard can't be opened, has another version than in the table, or is truncated;
-        StorageError if it changes meanwhile.
+        StorageError if it changes meanwhile, which a stream raises when it is read; OSError if reading fails.
         """
         import numpy as np
 
@@ -67,7 +68,8 @@ class LocalShards:
     def _adjacent(self, rows: Extents) -> SampleBytes:
         """Return the samples of *rows*, which are adjacent in one file, as streams of that file.
 
-        Raises: RowError if the file can't be opened, has another version than in the table, or ends before they do.
+        Raises: RowError if the file can't be opened, has another version than in the table, or ends before they do;
+        StorageError if a shard that leaves the cache has changed. The streams raise StorageError if the file changes.
         """
         file = self.open_shard(rows, 0)
         bounds = [*rows.begins.tolist(), int(rows.ends[-1])]
@@ -78,8 +80,9 @@ class LocalShards:
     def _read_small(self, rows: Extents) -> Iterator[SampleBytes]:
         """Yield the samples of *rows*, which are small, in memory, up to 4 MiB at a time (SMALL_SAMPLES_BYTES).
 
-        The next part overwrites the memory. Raises: RowError if a shard can't be opened, has another version than in
-        the table, or is truncated; StorageError if it changes meanwhile.
+        A sample above 4 MiB comes alone. The next part overwrites the memory. *rows*: at least one. Raises: RowError if
+        a shard can't be opened, has another version than in the table, or is truncated; StorageError if it changes
+        meanwhile; OSError if reading fails.
         """
         largest = max(SMALL_SAMPLES_BYTES, int(rows.sizes.max()))  # a larger sample is a window of its own
         buffer = memoryview(bytearray(min(rows.size, largest)))  # for all of them, since the reader copies
@@ -92,9 +95,11 @@ class LocalShards:
     def read_all(self, rows: Extents, buffer: memoryview | None) -> bytes | memoryview | None:
         """Return the bytes of the samples of *rows*, at least one, joined in order; None if a shard is truncated.
 
-        *buffer*: where to read them, as large as all the samples or larger: the result is the part of it that they
-        fill; None: new bytes. The parts of a sample in several sets are joined, too. Raises: RowError if a shard can't
-        be opened, or has another version than in the table; StorageError if one changes meanwhile.
+        None, too, if more than 2 GiB of one shard are adjacent. *buffer*: where to read them, as large as all the
+        samples or larger: the result is the part of it that they fill; None: new bytes. The parts of a sample in
+        several sets are joined, too; without any part in *rows* the result is b"". Raises: RowError if a shard can't be
+        opened, or has another version than in the table; StorageError if one changes meanwhile; OSError if reading
+        fails.
         """
         import numpy as np
 
@@ -159,7 +164,10 @@ class LocalShards:
         return file
 
     def truncated_error(self, rows: Extents) -> StorageError:
-        """Return the `RowError` for the first of *rows* whose shard ends before the sample does; else for the first."""
+        """Return the `RowError` for the first of *rows* whose shard ends before the sample does; else for the first.
+
+        It names the part of a sample with parts in several sets. Raises: RowError or StorageError as `open_shard`.
+        """
         rows = rows.parts
         short = (n for n, end in enumerate(rows.ends.tolist()) if end > size_of(self.open_shard(rows, n)))
         return self._catalog.failure(rows, next(short, 0), "the shard ends before this sample does")
@@ -175,7 +183,10 @@ class FileSpan:
         self._position = begin
 
     def readinto(self, view: memoryview, /) -> int:
-        """Read up to `len(view)` bytes; 0 at the end. Raises: StorageError if the file has changed."""
+        """Read up to `len(view)` bytes into *view*; return how many, 0 at the end of the file.
+
+        Raises: StorageError if the file has changed; OSError if reading fails.
+        """
         assert self.file is not None
         count = os.preadv(self.file.fileno(), [view], self._position) if len(view) else 0
         check_input_file(self.file)
@@ -183,5 +194,5 @@ class FileSpan:
         return count
 
     def skip(self, count: int, /) -> None:
-        """Move *count* bytes on, without reading them."""
+        """Move the position *count* bytes on, without reading them, also beyond the end of the file."""
         self._position += count

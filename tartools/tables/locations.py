@@ -50,8 +50,8 @@ class RowLocations:
     def from_batches(cls, url: str, batches: Iterable[Any], count: int, first: int = 0) -> RowLocations:
         """Return the locations of the *count* rows of *batches*: record batches from row *first* of the table *url* on.
 
-        The batches have the columns `schema.location_columns`. Raises: StorageError, with the row, for an invalid
-        value.
+        The batches have the columns `schema.location_columns`. Keys are not held, but their checksums: UNKNOWN_KEY for
+        all rows of a batch without a column of keys, or with a null in it. Raises: StorageError for an invalid value.
         """
         import numpy as np
 
@@ -107,10 +107,10 @@ class RowLocations:
     ) -> list[Sample]:
         """Return the samples at the indexes *at* of these locations, in that order, read from their shards.
 
-        *at*: array of indexes. *rows*: their row numbers in the file, for messages. *keys*: their keys, to be compared;
-        None: unknown. *fields*: names in lower case; nothing is read from sets of shards that have none of these, but a
-        sample without a part in other sets is read whole. None: all. Raises: StorageError if a sample differs from its
-        row.
+        *at*: array of indexes, at least one. *rows*: their row numbers in the file, for messages. *keys*: their keys,
+        to be compared; None: only the checksums are. *fields*: names in lower case; nothing is read from sets of shards
+        that have none of these, but a sample without a part in other sets is read whole. None: all. Raises:
+        StorageError if a sample differs from its row, or its shard can't be read or has changed.
         """
         chosen = self.choose(at, rows, keys, fields)
         samples = [sample.own() for batch in self._open_reader().samples(chosen) for sample in batch]
@@ -132,10 +132,11 @@ class RowLocations:
         """Return the samples at the indexes *at* as a `Bulk`; None if only `samples` can read them, or a key differs.
 
         Only `samples` reads unusual headers, samples in local and remote shards at once, and more than 128 MiB from
-        servers. *at*: array of indexes. *rows*: their row numbers in the file, for messages. `get_buffer(size)`:
-        returns the buffer for payloads; None: new memory or columns. *fields*: names in lower case to read of local
-        samples of 16 KiB or more on average, while others are read whole; None: all. Raises: StorageError if a shard
-        can't be read, or has changed.
+        servers. *at*: array of indexes, at least one. *rows*: their row numbers in the file, for messages.
+        `get_buffer(size)`: returns the buffer for payloads; None: new memory or columns. *fields*: names in lower case
+        to read of local samples of 16 KiB or more on average, while others are read whole, but without the parts in
+        sets of shards that have none of these; None: all. Raises: StorageError if a shard can't be read, or has
+        changed.
         """
         chosen = self.choose(at, rows, None, fields)
         bulk = self._open_reader().bulk(chosen, get_buffer, fields)
@@ -178,7 +179,7 @@ class RowLocations:
         return digest.hexdigest()
 
     def _open_reader(self) -> VerifiedReader:
-        """Return the reader, with files and connections that belong to this process."""
+        """Return the reader, with files and connections that belong to this process: a new one after a fork."""
         if self._reader is None or self._reader[0] != os.getpid():
             self._reader = os.getpid(), VerifiedReader(self.catalog, Account(), need=Need.BYTES)
         return self._reader[1]
@@ -193,7 +194,7 @@ class RowLocations:
 
 
 def _empty_extents(first: int, count: int) -> Extents:
-    """Return extents of *count* rows from row *first* on, for values to be assigned to."""
+    """Return extents of *count* rows from row *first* on, with any numbers, for values to be assigned to."""
     import numpy as np
 
     return Extents(first, np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64))

@@ -44,9 +44,9 @@ class Span(NamedTuple):
 def plan_requests(rows: Extents, max_requests: int) -> list[Span]:
     """Return the requests for the samples of *rows*, without further sets, ordered by shard and offset, not by row.
 
-    One request gets samples that are near each other in one shard: gaps have up to 1 MiB, and a tenth of the request.
-    It has up to the *max_requests*-th part of all bytes, but at least 1 MiB and at most 8 MiB, unless one sample has
-    more: several connections are faster than one.
+    One request gets samples that are near each other in one shard: a gap has up to 1 MiB, all gaps together up to a
+    tenth of the request. It has up to the *max_requests*-th part of all bytes, or 1 MiB if that is more, and up to
+    8 MiB, unless one sample has more: several connections are faster than one. No rows give no requests.
     """
     import numpy as np
 
@@ -74,10 +74,11 @@ def plan_requests(rows: Extents, max_requests: int) -> list[Span]:
 class _Transfer:
     """The requests for the bytes of the samples of *rows*, and the buffer that they fill.
 
-    `data`: the buffer, *buffer* if given; the part at index n of the `parts` of *rows* begins at `bounds[n]`.
+    `data`: the buffer: *buffer*, or if None a new array of uint8; the part at index n of `parts` begins at `bounds[n]`.
+    `parts`: the extents of the parts of *rows*, which are their samples if there is one set of shards.
     `spans`: the requests, planned so that *max_requests* can run in parallel.
-    `answers`: for each request a function that waits for it. `is_cancelled`: True: requests that have not begun do
-        nothing.
+    `answers`: for each request a function that waits for it; empty until the requests are submitted.
+    `is_cancelled`: True: requests that have not begun do nothing.
     """
 
     def __init__(self, rows: Extents, buffer: memoryview | None, max_requests: int) -> None:
@@ -110,16 +111,19 @@ class RemoteShards:
         self._locks: dict[int, threading.Lock] = {}  # of shards whose versions are being asked for
 
     def close(self) -> None:
-        """Stop the threads that make requests."""
+        """Let the threads that make requests end, after the requests under way; it does not wait for them.
+
+        No `read` or `read_all` may be running, nor begin later.
+        """
         self._requests.close()
 
     def read(self, rows: Extents) -> Generator[SampleBytes, None, None]:
         """Yield the bytes of the samples of *rows*, in order, in memory, window by window.
 
-        Up to three are under way. A window has up to 32 MiB; a sample above 16 MiB that has one to itself is a stream,
-        unless it has parts in several sets, which are up to 16 MiB together. With several *sources*, windows are
-        smaller. Raises: RowError if a shard can't be read, or has another version than in the table; a stream raises
-        StorageError, without the row.
+        Up to three are under way. A window has up to 32 MiB, or one larger sample; a sample above 16 MiB that has one
+        to itself is a stream, not in memory. *rows*: samples with parts in several sets have up to 16 MiB. With several
+        *sources*, windows are smaller. Raises: RowError if a shard can't be read, or has another version than in the
+        table; a stream, and the function that opens it, raise StorageError, without the row.
         """
         waiting: deque[_Transfer] = deque()
         for part in rows.windows(self._window):
@@ -159,7 +163,10 @@ class RemoteShards:
         transfer.answers.extend(self._requests.submit(partial(self._fill, transfer, span)) for span in transfer.spans)
 
     def _wait(self, transfer: _Transfer) -> Any:
-        """Wait for the requests of *transfer*; return its buffer. Raises: RowError for the first that failed."""
+        """Wait for the requests of *transfer*; return its buffer. Raises: RowError for the first that failed.
+
+        It names the first row of that request. *transfer*: its requests are submitted.
+        """
         for span, answer in zip(transfer.spans, transfer.answers, strict=True):
             try:
                 answer()
@@ -171,7 +178,7 @@ class RemoteShards:
         """Receive the bytes of *span*, and copy them to their places in the buffer of *transfer*. Runs in a thread.
 
         The version of a shard is asked for here too, so that those of many shards are requested in parallel. Does
-        nothing if *transfer* is cancelled. Raises: StorageError if the bytes can't be read.
+        nothing if *transfer* is cancelled. Raises: TarToolsError if the bytes or the version can't be read.
         """
         if transfer.is_cancelled:
             return
@@ -191,7 +198,10 @@ class RemoteShards:
             buffer[bounds[index] : bounds[index + 1]] = content[begin - span.begin : end - span.begin]
 
     def _stream_sample(self, rows: Extents) -> Iterator[SampleBytes]:
-        """Yield the one sample of *rows*, which is too large for memory, as a stream; closed at the next step."""
+        """Yield the one sample of *rows*, which is too large for memory, as a stream.
+
+        Each call of its `stream` makes a request; all these streams are closed at the next step.
+        """
         number, begin, end = rows.place(0)
         streams = ExitStack()
 
@@ -208,7 +218,7 @@ class RemoteShards:
         """Return the version of the shard *number* in the table; if it has none, the one that the server told first.
 
         The server is asked at the first call, and the answer is kept, so that no two versions are mixed. Raises:
-        StorageError if it can't tell.
+        StorageError if it can't tell; UsageError if the URL names no object.
         """
         with self._locks.setdefault(number, threading.Lock()):
             version = self._catalog.versions[number] or self._versions.get(number)

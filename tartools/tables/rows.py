@@ -31,7 +31,8 @@ class RowBlock:
     `keys`: of the samples. `begins`, `ends`: their extents in the shard, in bytes.
     `offsets`, `sizes`: of payloads, in bytes: field -> an array. An offset is -1 for an absent field, -2 for one that
     the sample has twice.
-    `facts`: (name, type) of further columns -> values; a column may be shorter than the block until it is packed.
+    `facts`: (name, type) of further columns -> values.
+    Arrays and columns may be shorter than the block until it is packed: the last rows lack the field or the value.
     """
 
     def __init__(self, shard: str) -> None:
@@ -61,7 +62,10 @@ class RowBlock:
         )
 
     def columns(self) -> Iterator[tuple[bytes, Any, Any]]:
-        """Yield (field, offsets, sizes) for each field: two numpy arrays with an item for each row."""
+        """Yield (field, offsets, sizes) for each field: two numpy arrays of int64 with an item for each row.
+
+        They are views of the block: rows can only be added once they are gone.
+        """
         import numpy as np
 
         self._fill()
@@ -76,7 +80,8 @@ class RowBlock:
     def add(self, batch: Batch) -> None:
         """Add a row for each sample of *batch*, in order. A member without a field is in none of the columns.
 
-        Raises: SampleError if the samples are not adjacent in their shard, with their own headers.
+        *batch*: samples of the shard of this block. Raises: SampleError if they are not adjacent in their shard, with
+        their own headers.
         """
         bounds = batch.bounds()
         if bounds is None:
@@ -122,7 +127,7 @@ class RowBlock:
                 column.append(value)
 
     def _columns(self, field: bytes, count: int) -> tuple[array[int], array[int]]:
-        """Return the arrays of offsets and sizes of *field*, with *count* rows.
+        """Return the arrays of offsets and sizes of *field*, with at least *count* rows.
 
         New or shorter arrays are extended by rows that lack the field.
         """
@@ -133,7 +138,7 @@ class RowBlock:
 
 
 def _fill(column: array[int], count: int, value: int) -> None:
-    """Extend *column* to *count* rows with *value*."""
+    """Extend *column* to *count* rows with *value*; a longer one stays as it is."""
     if len(column) < count:
         column.extend([value] * (count - len(column)))
 
@@ -141,9 +146,10 @@ def _fill(column: array[int], count: int, value: int) -> None:
 def pack_rows(batches: Iterable[Batch], facts: Facts | None = None) -> Iterator[bytes]:
     """Yield the rows of the samples of *batches* in packed blocks, in order. A block is bytes: see `RowBlock.packed`.
 
-    A block has rows of one shard. `facts(batch)`: returns for each sample of a batch its values for further columns:
-    (name, type) -> value. Holds: 8,192 rows (ROWS_IN_BLOCK), and a batch.
-    Raises: SampleError if a sample is not in one piece with its own headers.
+    A block has rows of one shard, with which another block may go on. `facts(batch)`: returns for each sample of a
+    batch its values for further columns: (name, type) -> value; None: no such columns. Holds: 8,192 rows
+    (ROWS_IN_BLOCK), and a batch.
+    Raises: SampleError if a sample is not in one piece with its own headers; the errors of *batches* and *facts*.
     """
     block: RowBlock | None = None
     for batch in batches:
@@ -198,7 +204,10 @@ class RowSpool:
         self._numbers[url] = self._catalog.number(url, version)
 
     def add(self, block: bytes) -> None:
-        """Add the rows of *block*, from `pack_rows`. Raises: SampleError for a key that is not UTF-8."""
+        """Add the rows of *block*, from `pack_rows`.
+
+        Raises: SampleError for a key that is not UTF-8; StorageError if the temporary file can't be written.
+        """
         shard, keys, _, _, columns, facts = marshal.loads(block)  # noqa: S302  # from our own process
         for key in keys:
             try:
@@ -215,7 +224,7 @@ class RowSpool:
 
     @property
     def empty_columns(self) -> list[str]:
-        """The names of the columns of values without a value in any row so far."""
+        """The names of the columns whose type the values decide, and that have no value in any row so far."""
         null = schema.import_arrow().null()
         return [name for (name, _), type_ in self._types.items() if type_ == null]
 
@@ -223,7 +232,8 @@ class RowSpool:
     def schema(self) -> Any:
         """The unified `pyarrow.Schema` of the rows that were added.
 
-        Raises: SampleError if two columns would have one name.
+        `__members__` lists the first 1,000 fields (MAX_FIELDS_LISTED); there is no such column without any field.
+        Raises: SampleError if two columns of values would have one name.
         """
         names = [name for name, _ in self._types]
         if repeated := next((name for name in names if names.count(name) > 1), None):
@@ -235,8 +245,9 @@ class RowSpool:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Yield the rows as `pyarrow.RecordBatch`es with the columns of `schema`, in the order of `add`.
 
-        `__shard__` is the number in the catalog. *columns*: names to include, if they exist; None: all. Raises:
-        SampleError if two columns would have one name; KeyError for a shard that was not registered.
+        A batch has the rows of one block. `__shard__` is the number in the catalog. *columns*: names to include, if
+        they exist; None: all. Raises: SampleError if two columns of values would have one name; KeyError for a shard
+        that was not registered.
         """
         import numpy as np
 
@@ -280,7 +291,10 @@ class RowSpool:
 
 
 def _type_of(fact: Fact, values: Sequence[object]) -> Any:
-    """Return the Arrow type for the column *fact*, (name, type): of that type, or if it is "", for *values*."""
+    """Return the Arrow type for the column *fact*, (name, type): of that type, or if it is "", for *values*.
+
+    The type is null if *values* decide it, and there are none but None.
+    """
     return schema.named_type(fact[1]) if fact[1] else schema.json_type(values)
 
 

@@ -36,11 +36,12 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1  # of int64
 
 
 def is_table(url: str) -> bool:
-    """True if *url* is a table, by its magic; False for stdin, commands and fifos, which are not read.
+    """True if *url* is a table: a Parquet file, by its magic; False for stdin, commands and fifos, which are not read.
 
     False, too, for a local file that is missing or can't be read, and for a directory: whoever opens it reports that.
     On a server, where a probe costs a request, it is False without a probe unless *url* has the name of a table.
-    Raises: StorageError if the probe of an object fails.
+    Raises: StorageError if the probe of an object fails; UsageError for a URL of no file or object, such as file:// of
+    another host; OSError for a local file if too many files are open.
     """
     url = Url(url)
     if storage.plain_size(url) is None and not (is_table_name(url) and storage.is_stored_object(url)):
@@ -94,7 +95,7 @@ def value_errors(message: str, url: str) -> Iterator[None]:
 def encode_texts(column: Any) -> Any:
     """Return *column*, of text or bytes, as an Arrow array of bytes, text in UTF-8; a null stays null.
 
-    Raises: ArrowException if it is neither.
+    Raises: ArrowException for whole numbers and floats, and for other types that Arrow can't cast to bytes.
     """
     pa = import_arrow()
     if pa.types.is_dictionary(column.type):
@@ -171,13 +172,16 @@ def sets_in(columns: Collection[str]) -> range:
 
 
 def location_columns(columns: Collection[str]) -> list[str]:
-    """Return the existing *columns* that locate and verify samples: the key, and extents and members in each set."""
+    """Return the existing *columns* that locate and verify samples.
+
+    The key is first, then the extents in each set, then the members in each set.
+    """
     members = [name_in_set(MEMBERS_COLUMN, number) for number in sets_in(columns)]
     return [name for name in (KEY_COLUMN, *extent_columns(columns), *members) if name in columns]
 
 
 def extent_columns(columns: Collection[str]) -> list[str]:
-    """Return the existing *columns* of extents: shard, version, begin and end, in each set."""
+    """Return the existing *columns* of extents, set by set: shard, version, begin and end, in this order."""
     names = (SHARD_COLUMN, VERSION_COLUMN, BEGIN_COLUMN, END_COLUMN)
     names_of_sets = [name_in_set(name, number) for number in sets_in(columns) for name in names]
     return [name for name in names_of_sets if name in columns]
@@ -214,7 +218,7 @@ def is_place(kind: Any) -> bool:
 def members_column(fields: Sequence[str], number: int = 1) -> list[tuple[str, Any]]:
     """Return [(name, Arrow type)] of the column of the extents of *fields* in set *number*.
 
-    [] without fields: Parquet has no empty structs.
+    The type is a struct with a `place_type` for each field. [] without fields: Parquet has no empty structs.
     """
     column = name_in_set(MEMBERS_COLUMN, number)
     return [(column, import_arrow().struct([(field, place_type()) for field in fields]))] if fields else []
@@ -227,7 +231,7 @@ def fields_in_set(unified_schema: Any, number: int) -> list[str]:
 
 
 def fields_of(unified_schema: Any) -> list[str]:
-    """Return the fields that the columns of members in *unified_schema* list, in all sets of shards.
+    """Return the fields that the columns of members in *unified_schema* list, in all sets of shards, each once.
 
     [] without such columns.
     """
@@ -238,8 +242,8 @@ def fields_of(unified_schema: Any) -> list[str]:
 def listed_fields(table_schema: Any, number: int) -> list[str] | None:
     """Return the fields that samples may have in set *number* of a table with *table_schema*; None if unknown.
 
-    They are unknown without a column of members of the right type, if it lists 1,000 (MAX_FIELDS_LISTED), since there
-    may be more, and if a name has U+FFFD, which stands for bytes that are not UTF-8.
+    They are unknown without a column of members of the right type, if it lists 1,000 (MAX_FIELDS_LISTED) or more, since
+    not all may be listed, and if a name has U+FFFD, which stands for bytes that are not UTF-8.
     """
     column = name_in_set(MEMBERS_COLUMN, number)
     if column not in table_schema.names:
@@ -257,7 +261,8 @@ def listed_fields(table_schema: Any, number: int) -> list[str] | None:
 def named_type(name: str) -> Any:
     """Return the Arrow type that *name* stands for in a `rows.Fact`: an alias of Arrow, "digest" or "colours".
 
-    "digest" is 16 bytes, "colours" 48. *name* is not "", by which the values decide the type.
+    "digest" is 16 bytes, "colours" 48. *name* is not "", by which the values decide the type. Raises: ValueError for
+    any other name.
     """
     pa = import_arrow()
     sizes = {"digest": 16, "colours": 48}
@@ -265,12 +270,15 @@ def named_type(name: str) -> Any:
 
 
 class _MixedError(Exception):
-    """Raised for values that only a column of text can hold: of several types, too large, or nested too deep."""
+    """Raised for values or types that only a column of text can hold, such as values of several types."""
 
 
 def json_type(values: Sequence[Any]) -> Any:
-    """Return the type of a column of JSON *values*: null without values, text for values of several types.
+    """Return the Arrow type for a column of JSON *values*: null if all are None, text for values of several types.
 
+    Whole numbers and floats together are floats. The type is text, too, for a whole number above 64 bits, lists and
+    objects more than 20 deep (MAX_DEPTH), objects with more than 1,000 names in all, and a name with half of a
+    surrogate pair. An object without names is a struct without fields, which needs `stored_type`.
     It does not depend on blocks: `join_types` of the types of all blocks is the type of all values.
 
     >>> print(json_type([1, None, 2.5]), json_type([[1], []]), json_type([{"a": 1}, {"b": True}]), json_type([1, True]))
@@ -285,9 +293,10 @@ def json_type(values: Sequence[Any]) -> Any:
 def _type_of(values: Sequence[Any], depth: int) -> Any:
     """Return the Arrow type that can hold all JSON *values*; null if there are none but None.
 
-    *depth*: the number of lists and objects around the values; 0 for the values of a column.
-    Raises: _MixedError if only text can: several types, whole numbers above 64 bits, nesting that is too deep, or an
-    object that Parquet can't hold.
+    *depth*: the number of lists and objects around the values; 0 for the values of a column. For an object without
+    names it is a struct without fields. Raises: _MixedError if only text can: several types but whole numbers and
+    floats, a whole number above 64 bits, lists and objects more than 20 deep (MAX_DEPTH), or objects with more than
+    1,000 names in all or a name with half of a surrogate pair.
     """
     joined = import_arrow().null()
     types = set(map(type, values))
@@ -298,9 +307,10 @@ def _type_of(values: Sequence[Any], depth: int) -> Any:
 
 
 def _type_of_one_kind(values: Sequence[Any], python_type: type, depth: int) -> Any:
-    """Return the Arrow type of *values*, which all have the Python type *python_type*, *depth* lists or objects deep.
+    """Return the Arrow type of *values*, at least one, all of the type *python_type*, *depth* lists or objects deep.
 
-    Raises: _MixedError for a whole number above 64 bits, too deep nesting, or an object that Parquet can't hold.
+    *python_type*: bool, int, float, str, list or dict. Raises: _MixedError if only text can hold them: a whole number
+    above 64 bits, lists or objects that are too deep or hold values of several types, or objects with too many names.
     """
     pa = import_arrow()
     if python_type not in (list, dict):
@@ -325,9 +335,10 @@ def _is_encodable(name: str) -> bool:
 def join_types(first: Any, second: Any) -> Any:
     """Return an Arrow type for the values of both types: the same, a number, lists or objects of these, or text.
 
-    *first*, *second*: Arrow types; null and another type give the other. Two integers give int64 if both are signed,
-    else float64, as do other numbers. `pyarrow.unify_schemas` agrees for the types of `json_type`. For others its
-    result can't hold all values: int64 for uint64 and int64.
+    *first*, *second*: Arrow types; equal ones give the same; null and another type give the other. Two other integers
+    give int64 if both are signed, else float64, as do other numbers. Types of objects are joined name by name. For all
+    else, at any depth, and for more than 1,000 names, the whole type is text. `pyarrow.unify_schemas` is not used: it
+    gives int64 for uint64 and int64, which can't hold all values.
     """
     try:
         return _join_types(first, second)
@@ -383,7 +394,8 @@ def _stored_or_raise(kind: Any) -> Any:
 def column_of(values: Sequence[Any], type_: Any) -> Any:
     """Return *values* as an Arrow array of *type_*; in a column of text, other values become text by `as_text`.
 
-    A whole number that a double can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
+    *type_*: one that can hold all values, such as `json_type` of them. None becomes null. A whole number that a double
+    can't hold exactly is rounded; half of a surrogate pair in JSON becomes "?".
     """
     pa = import_arrow()
     if pa.types.is_string(type_):
@@ -418,11 +430,13 @@ def _convert_value(value: Any, type_: Any) -> Any:
 def plain_values(column: Any) -> Sequence[Any]:
     """Return the values of *column*, an Arrow array, as str, int, float, bool, list or dict; None for null.
 
-    Bytes are written in hex. A column of single-precision numbers has those with the fewest digits (not inside lists or
-    objects). Anything else is text: timestamps, and types in ns, as Arrow writes them; other dates, times, durations
-    and decimals as `str` of the Python value ("1 day, 0:00:00"), or as Arrow writes them if Python can't hold one.
+    Bytes are written in hex. A column of floats below 64 bits has the numbers with the fewest digits (not inside lists
+    or objects). Anything else is text: a column of timestamps, or of a type in ns, as Arrow writes them; dates, times
+    and durations otherwise, and all inside lists and objects, as `str` of the Python value ("1 day, 0:00:00"), or as
+    Arrow writes them if Python can't hold one; decimals as `str`. A map is a list of [key, value].
 
-    Raises: UnicodeDecodeError for strings that are not UTF-8.
+    Raises: UnicodeDecodeError for strings that are not UTF-8; ValueError or OverflowError for a time that Python can't
+    hold in a map or a list of fixed length.
     """
     pa = import_arrow()
     is_a = pa.types
@@ -445,7 +459,10 @@ def plain_values(column: Any) -> Sequence[Any]:
 
 
 def _times_as_text(kind: Any) -> Any:
-    """Return the Arrow type *kind* with text in place of times and dates."""
+    """Return the Arrow type *kind* with text in place of dates, times and durations, inside lists and objects too.
+
+    Maps and lists of fixed length stay as they are.
+    """
     pa = import_arrow()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_times_as_text(kind.value_type))
@@ -455,7 +472,10 @@ def _times_as_text(kind: Any) -> Any:
 
 
 def _json_value(value: Any) -> Any:
-    """Return *value* as JSON has it: bytes in hex, and text for anything that JSON lacks; in lists and objects too."""
+    """Return *value* as JSON has it: bytes in hex, and text for types that JSON lacks; in lists and objects too.
+
+    A tuple becomes a list. NaN and infinite floats stay.
+    """
     if isinstance(value, dict):
         return {name: _json_value(element) for name, element in value.items()}
     if isinstance(value, (list, tuple)):

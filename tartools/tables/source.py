@@ -42,8 +42,8 @@ class ParquetSource:
     def check_names(self) -> None:
         """Raise TarFormatError if names of columns differ from the copy of the schema that Arrow writes.
 
-        Names of the fields of structs are compared, too. Names have no checksum: a file with a changed name is valid. A
-        file without that copy passes.
+        Names of the fields of structs are compared, too, unless these are in lists. Names have no checksum: a file with
+        a changed name is valid. A file without that copy passes. Raises: TarFormatError, too, for a damaged copy.
         """
         with _arrow_errors(self.url, self._noun):
             encoded = (self.parquet.metadata.metadata or {}).get(b"ARROW:schema")
@@ -70,9 +70,9 @@ class ParquetSource:
     ) -> Generator[Any, None, None]:
         """Yield record batches of up to *max_rows* rows, in order, with the *columns* that the file has.
 
-        *groups*: numbers of the row groups to read; None: all.
+        *groups*: numbers of the row groups to read; None: all. Columns that the file lacks are left out.
 
-        Holds: a row group of these columns. Raises: TarFormatError if the table is damaged.
+        Holds: a row group of these columns. Raises: TarFormatError if the file is damaged; the errors of reading it.
         """
         selected = [name for name in columns if name in self.names]
         expected = self.rows
@@ -91,8 +91,9 @@ class ParquetSource:
     def slices(self, columns: Sequence[str], rows: range) -> Iterator[tuple[int, Any]]:
         """Yield (row number, record batch) with *columns* of the rows with numbers *rows*, a range without a step.
 
-        The row number is that of the first row of the batch. Rows that do not exist are left out; row groups without
-        rows to yield are not read. Raises: TarFormatError if the table is damaged.
+        The row number is the number of the first row of the batch. Columns and rows that do not exist are left out; row
+        groups before and after *rows* are not read. Raises: TarFormatError if the file is damaged; the errors of
+        reading it.
         """
         for group, first, count in self.groups():
             if first < rows.stop and first + count > rows.start:
@@ -112,7 +113,10 @@ class ParquetSource:
             first += count
 
     def read(self, columns: Sequence[str] | None) -> Any:
-        """Return *columns*, None for all, of all rows, as a `pyarrow.Table`. Raises: TarFormatError if damaged."""
+        """Return *columns*, None for all, of all rows, as a `pyarrow.Table`; columns that the file lacks are left out.
+
+        Raises: TarFormatError if the file is damaged; the errors of reading it.
+        """
         with _arrow_errors(self.url, self._noun):
             # a thread of pyarrow that still holds this file aborts a process that ends meanwhile
             rows = self.parquet.read(columns=columns, use_threads=False)
@@ -121,7 +125,10 @@ class ParquetSource:
 
 
 def _column_names(fields: Any) -> list[Any]:
-    """Return (name, names of its own fields if it is a struct) for each of *fields*, of an Arrow schema or type."""
+    """Return (name, names of its own fields) for each of *fields*, of an Arrow schema or struct type.
+
+    The names of its own fields are such a list, too; [] if it is no struct.
+    """
     is_struct = schema.import_arrow().types.is_struct
     return [(field.name, _column_names(field.type) if is_struct(field.type) else []) for field in fields]
 
@@ -130,8 +137,9 @@ def _column_names(fields: Any) -> list[Any]:
 def open_table(url: str, file: io.BufferedReader | None = None) -> Iterator[ParquetSource]:
     """Open the table *url*, or its open *file*, for the body of `with`; the file is closed at its end.
 
-    Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is damaged, not a table, or
-    has two columns with one name.
+    *url*: with *file*, only for messages. Raises: StorageError without pyarrow (then *file* stays open), or if *url*
+    can't be read; OSError if *file*, or a local file after it was opened, can't be read; TarFormatError if it is
+    damaged, not a table, or has two columns with one name; its subclass TruncatedError if its end is missing.
     """
     with open_parquet(url, file) as parquet:
         missing = [name for name in REQUIRED_COLUMNS if name not in parquet.names]
@@ -152,9 +160,11 @@ def open_parquet(
 ) -> Iterator[ParquetSource]:
     """Open the Parquet file *url*, a table of samples or not, or its open *file*, for the body of `with`.
 
-    *noun*: for the file, in messages. *buffer*: bytes of a column to read at once; 0: all of a row group. The file is
-    closed at the end. Raises: StorageError without pyarrow, or if *url* can't be read; TarFormatError if it is no
-    Parquet file, or damaged.
+    *url*: with *file*, only for messages. *noun*: for the file, in messages. *buffer*: bytes of a column to read at
+    once; 0: all of a row group. The file is closed at the end, also if it is no Parquet file. Raises: StorageError
+    without pyarrow (then *file* stays open), or if *url* can't be read; OSError if *file*, or a local file after it was
+    opened, can't be read; TarFormatError if it is no Parquet file, or damaged; its subclass TruncatedError if its end
+    is missing.
     """
     from tartools.storage import seekable  # and what servers need
 
@@ -177,7 +187,7 @@ def open_parquet(
 def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatError) -> TarFormatError:
     """Return the error for the *file* that pyarrow can't open because of *error*: no Parquet, truncated, or damaged.
 
-    *url*: of the file; *noun*: the noun for it in messages.
+    If it is damaged, the message is that of *error*. *url*: of the file; *noun*: the noun for it in messages.
     """
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
@@ -190,7 +200,10 @@ def _open_error(file: io.BufferedReader, url: str, noun: str, error: TarFormatEr
 
 
 def metadata_begin(file: io.BufferedReader) -> int:
-    """Return the offset of the metadata in a Parquet *file*; if invalid, the offset of the field with their size."""
+    """Return the offset of the metadata in a Parquet *file*, from the field with their size near its end.
+
+    If that size is more than the file has, return the offset of the field. *file*: of 8 bytes or more.
+    """
     place = file.seek(-FOOTER_BYTES, io.SEEK_END)
     begin = place - int.from_bytes(file.read(4), "little")
     return begin if begin > 0 else place

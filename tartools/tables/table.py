@@ -40,8 +40,8 @@ class Table:
     starts no process. Several threads may read at once.
 
     Holds: 24 bytes a row, once samples of several row groups were read; 128 open files.
-    Raises: StorageError if the table or a shard can't be read, or has changed; TarFormatError if the
-    table is damaged; IndexError, KeyError.
+    Raises: StorageError if the table or a shard can't be read, or has changed, a sample differs from its row, or
+    pyarrow is missing; TarFormatError if the table is damaged or not a table; IndexError, KeyError.
     """
 
     def __init__(self, url: Name) -> None:
@@ -120,7 +120,7 @@ class Table:
             yield from self[first : first + (1 << 10)]
 
     def find(self, key: str) -> Sample:
-        """Return the first sample with *key*. Reads keys up to it; after `take`, all keys.
+        """Return the sample of the first row with *key*. Reads keys up to it; after `take`, all keys.
 
         Raises: KeyError if no row has this key; StorageError, after `take` KeyError, if the table has no keys.
         """
@@ -177,8 +177,9 @@ class Table:
         returns a memoryview of *size* bytes, into which the payloads of large samples, or all others whole, are read;
         None: `Bulk.columns` for large samples, else one new buffer. *fields*: of large samples only these are read,
         names in lower case; None: those of `with_fields`. Returns None without rows, and if the samples can't be read
-        like this: for an unusual header, in local and remote shards at once, above 128 MiB from servers, or if one
-        differs from its row; then `table[rows]` returns them, or raises the error. Raises: the errors of `table[rows]`.
+        like this, such as for an unusual header, in local and remote shards at once, above 128 MiB from servers, or if
+        one differs from its row; then `table[rows]` returns them, or raises the error. Raises: IndexError; TypeError;
+        StorageError if a shard can't be read, or has changed.
         """
         numbers = self._numbers(rows)
         if not len(numbers):
@@ -187,9 +188,10 @@ class Table:
         return locations.bulk(at, row_numbers, get_buffer, self._fields if fields is None else fields)
 
     def _locate(self, rows: Any) -> tuple[RowLocations, Any, Any]:
-        """Return (locations, indexes, row numbers in the file) for *rows*, an array of row numbers of this table.
+        """Return (locations, indexes, row numbers in the file) for *rows*, row numbers of this table, at least one.
 
-        The `RowLocations` may have more rows; the indexes say where in it *rows* are.
+        The `RowLocations` may have more rows; the indexes say where in it *rows* are. The results but the first are
+        arrays of int64.
         """
         import numpy as np
 
@@ -229,20 +231,24 @@ class Table:
         """Return for each row the number of its shard, and the offsets at which its sample begins and ends there.
 
         Three arrays (int32, int64, int64), which are not to be changed. The shard with number n is item n of
-        `shards()`. In a joined table they are about the first set of shards.
+        `shards()`. In a joined table they are about the first set of shards only.
         """
         extents = self._all().extents
         return extents.numbers, extents.begins, extents.ends
 
     def sizes(self) -> Any:
-        """Return for each row the bytes of its sample in its shards, an array of int64."""
+        """Return for each row the bytes of its sample in its shards, headers included, an array of int64.
+
+        In a joined table it is the sum of all sets of shards, whatever `with_fields` reads.
+        """
         return self._all().extents.sizes
 
     def parts(self, row: int) -> list[tuple[str, str | None, int, int]]:
         """Return (URL of the shard, its version or None, begin, end) of each part of the sample of *row*.
 
-        One part, unless the table is joined; then of those sets of shards that have it and that `with_fields` reads.
-        *row*: a negative one counts from the end. Raises: IndexError for a row that does not exist.
+        One part, unless the table is joined; then one for each set of shards that has it and that `with_fields` reads,
+        or for each that has it if `with_fields` would read none. *row*: a negative one counts from the end. Raises:
+        IndexError for a row that does not exist.
         """
         locations = self._all()
         extents = locations.choose([self._check_row(row)], [row], None, self._fields).parts
@@ -251,7 +257,10 @@ class Table:
         return [(catalog.urls[number], catalog.versions[number], begin, end) for number, begin, end in places]
 
     def shards(self) -> list[str]:
-        """Return the URLs of the shards, by their numbers; after `take`, also of shards without a row in this table."""
+        """Return the URLs of the shards, by their numbers; after `take`, also of shards without a row in this table.
+
+        A shard that the table lists in two versions is there twice. In a joined table they are the shards of all sets.
+        """
         return list(self._all().catalog.urls)
 
     def versions(self) -> list[str | None]:
@@ -259,9 +268,10 @@ class Table:
         return list(self._all().catalog.versions)
 
     def digest(self) -> str:
-        """Return a fingerprint of the rows in their order, with their shards and versions.
+        """Return a fingerprint of the rows in their order: extents, checksums of keys, shards and their versions.
 
-        32 hex digits. It stays the same if a data set is moved with its table. Reads the extents of all rows.
+        32 hex digits. Other columns do not count. It stays the same if a folder with the table and all shards is moved.
+        Reads the extents of all rows.
         """
         if not self._digest:
             self._digest = self._all().digest()
@@ -279,9 +289,9 @@ class Table:
     def column(self, name: str, nulls: bool = False) -> np.ndarray[Any, Any]:
         """Return the values of the column *name*, in the order of the rows.
 
-        Numbers with nulls become floats with NaN; with *nulls*, an array of objects, with None for each null. Text is
-        an array of objects, str or None, in any case. `__shard__` has the names in the file, which may be relative.
-        Raises: KeyError if there is no such column.
+        Numbers with nulls become floats with NaN; with *nulls*, an array of objects, with None for each null. In any
+        case text is an array of objects, str or None, and a null in a column of times is NaT. `__shard__` has the names
+        in the file, which may be relative. Raises: KeyError if there is no such column.
         """
         column = self._read([name]).column(0)
         values: np.ndarray[Any, Any] = column.to_numpy()
@@ -291,9 +301,10 @@ class Table:
         return values
 
     def returning_key(self) -> tuple[str, str] | None:
-        """Return (key, shard URL) of a key that two samples of one shard have at different offsets; None without one.
+        """Return (key, shard URL) of a key that two samples of one shard have at different offsets; None if not found.
 
-        Compares the first 2**20 rows. Reads the keys only if checksums are equal.
+        Compares the first 2**20 rows, without rows whose key is null; in a joined table the first set of shards. Reads
+        the keys only if checksums are equal.
         """
         import numpy as np
 
@@ -315,7 +326,8 @@ class Table:
     def has_field(self, name: str) -> np.ndarray[Any, Any]:
         """Return an array: True for a row whose sample has the field *name*, ignoring case.
 
-        Raises: StorageError if the table does not list the fields of its samples.
+        In a joined table a field in any set counts. False for a field beyond the first 1,000 of its set of shards
+        (MAX_FIELDS_LISTED), which a table does not list. Raises: StorageError if a set lists no fields.
         """
         import numpy as np
 
@@ -335,7 +347,10 @@ class Table:
 
     @property
     def arrow(self) -> Any:
-        """The rows as a `pyarrow.Table`. Names of shards are as this process can open them, not as in the file."""
+        """The rows as a `pyarrow.Table`. Names of shards are as this process can open them, not as in the file.
+
+        Raises: StorageError if the table may not name one; UsageError for one with credentials.
+        """
         return self._rename_shards(self._read(None), lambda name: name)
 
     def _read(self, names: list[str] | None) -> Any:
@@ -372,9 +387,10 @@ class Table:
         return table
 
     def with_fields(self, names: Iterable[str] | None) -> Table:
-        """Return this table for reading the fields *names*, ignoring case; None: all.
+        """Return a table of the same rows that reads the fields *names*, ignoring case; None: all. This one stays.
 
-        Of a joined table, the sets of shards that have none of them are not opened. Samples may have other fields too.
+        Sets of shards of a joined table that have none of them are not read, except for a sample that no other set has.
+        Samples may have other fields too.
         """
         table = Table._make(*self._pickle_arguments[:-1], None if names is None else frozenset(map(str.lower, names)))
         table._places, table._first_group, table._digest = self._places, self._first_group, self._digest
@@ -385,7 +401,8 @@ class Table:
 
         Names of shards are relative to its folder where both can be moved together.
         Holds: all columns of the rows.
-        Raises: StorageError if it exists, unless *force*, or is on a server and lists local shards.
+        Raises: StorageError if it exists, unless *force*, can't be written, or may not name a shard, such as a local
+        one if it is on a server; UsageError for a URL with credentials, or that can't be an output.
         """
         from tartools.tables.tablewriter import SinkFile
 
@@ -405,9 +422,10 @@ class Table:
             writer.write_table(rows, row_group_size=schema.ROW_GROUP_ROWS)
 
     def _rename_shards(self, rows: Any, name_of: Any) -> Any:
-        """Return *rows*, a `pyarrow.Table`, with `name_of(url)` in place of the name of each shard.
+        """Return *rows*, a `pyarrow.Table`, with `name_of(url)` in place of the name of each shard, in all sets.
 
-        `url`: the resolved URL of the shard.
+        `url`: the resolved URL of the shard. Null and "" stay. Raises: StorageError if this table may not name a shard;
+        UsageError for one with credentials.
         """
         for number in schema.sets_in(rows.column_names):
             rows = self._rename_column(rows, schema.name_in_set(schema.SHARD_COLUMN, number), name_of)
@@ -416,7 +434,8 @@ class Table:
     def _rename_column(self, rows: Any, column_name: str, name_of: Any) -> Any:
         """Return *rows*, a `pyarrow.Table`, with `name_of(url)` in place of each shard name in one column.
 
-        *column_name*: of the column. `url`: the resolved URL of the shard.
+        *column_name*: of the column, which becomes dictionary<int32, string>. `url`: the resolved URL of the shard.
+        Null and "" stay. Raises: StorageError if this table may not name a shard; UsageError for one with credentials.
         """
         pa = schema.import_arrow()
         column = rows.column(column_name)
@@ -455,9 +474,10 @@ class Table:
         return [name for name in names if name in columns]
 
     def _open(self) -> Any:
-        """Open the file, for a `with` that gives its `ParquetSource`.
+        """Open the file, for a `with` that gives its `ParquetSource` and closes it.
 
-        Raises: StorageError if it can't be opened, can't be read in parts, or was replaced since it was first opened.
+        Raises: StorageError if it can't be opened, can't be read in parts, or was replaced since it was first opened;
+        when the `with` begins, TarFormatError if it is damaged or not a table.
         """
         if not storage.is_seekable(self._url):
             raise StorageError("a table is a file or an object: this can't be read in parts", url=self._url)

@@ -31,16 +31,17 @@ def table_batches(
     columns: Sequence[str] = (),
     sources: int = 1,
 ) -> Iterator[Batch]:
-    """Yield the samples of the table *url*, opened as *file*, in batches, in the order of its rows.
+    """Yield the samples of the table *url*, opened as *file*, in batches, in the order of its rows; then close *file*.
 
     *account*: counts bytes read. *need*: the parts of a sample that the caller uses.
     *tmpdir*: folder of scratch files for large members (default `$TMPDIR`, else /tmp).
-    *columns*: if not empty, batches are `ListedBatch`es with these columns, and samples are read only when asked for.
+    *columns*: if not empty, batches are `ListedBatch`es with the existing ones of these columns, and samples are read
+    only when asked for.
     *sources*: data sets that are read at once; each keeps so many times fewer files open, and reads less ahead.
 
     Holds: a row group of the columns that are needed; 1 MiB of samples, from servers up to 256 MiB.
-    Raises: StorageError if a shard has another version than in the table, or a sample differs from its row;
-    TarFormatError if *url* is not a table, or damaged.
+    Raises: StorageError if the table or a shard can't be read, a shard has another version than in the table or changes
+    meanwhile, or a sample differs from its row; TarFormatError if *url* is not a table, or damaged.
     """
     reader = VerifiedReader(ShardCatalog(url), account, need=need, tmpdir=tmpdir, sources=sources)
     with source.open_table(url, file) as table, closing(reader):
@@ -57,8 +58,9 @@ def table_batches(
 def row_batches(url: str, rows: range, account: Account) -> Iterator[Batch]:
     """Yield the samples of the table *url* with row numbers *rows*, in batches, in order.
 
-    Row groups without these rows are not read. *account*: counts bytes read.
-    Raises: TarFormatError if the table has fewer rows; StorageError if a sample differs from its row.
+    Row groups without these rows are not read. *account*: counts bytes read. Raises: TarFormatError if *url* is not a
+    table, is damaged or has fewer rows, then after the samples that exist; StorageError if the table or a shard can't
+    be read, a shard has another version than in the table or changes meanwhile, or a sample differs from its row.
     """
     count = 0
     with source.open_table(url) as table, closing(VerifiedReader(ShardCatalog(url), account)) as reader:
@@ -75,12 +77,12 @@ def find_samples(
 ) -> Iterator[tuple[int, Sample]]:
     """Yield (row number, sample) for the rows of the tables *urls* that match *place* and *key*; None matches any row.
 
-    *place*: a row number, counted from 0 through all tables. *key*: the key of the sample; a row whose key is null
-    matches too, so the caller compares. Each sample is read in its turn, from a server by one request. *account* counts
-    the rows that were examined.
+    Row numbers, *place* too, count from 0 through all tables. *key*: the key of the sample; a row without a key in the
+    table matches too, so the caller compares. Each sample is read in its turn, not together with the next. *account*
+    counts the rows that were examined, the tables that were finished, and bytes read.
 
-    Holds: a row group of keys and places.
-    Raises: StorageError if a sample differs from its row; TarFormatError for a damaged table.
+    Holds: a row group of keys and places. Raises: StorageError if a table or a shard can't be read, or has changed, or
+    a sample differs from its row; TarFormatError for a table that is damaged, or not a table.
     """
     before = 0  # rows of earlier tables
     for url in urls:
@@ -101,7 +103,8 @@ def find_samples(
 def _matching_rows(table: source.ParquetSource, place: int | None, key: str | None) -> Iterator[int]:
     """Yield, in order, the row numbers of *table* that match *place* and *key*; None matches any row.
 
-    A row without a key in the table matches any *key*.
+    A row without a key in the table matches any *key*. *place*: not negative; no row if the table has fewer. Raises:
+    StorageError if keys are not text; TarFormatError for a damaged table; the errors of reading it.
     """
     rows = range(table.rows) if place is None else range(table.rows)[place : place + 1]
     if key is None or schema.KEY_COLUMN not in table.names:

@@ -53,7 +53,8 @@ class RowBatch:
     ) -> Iterator[tuple[Label, RowBatch, int, int]]:
         """Yield (label, batch, 0, number of its rows), one batch for each label, in order of appearance.
 
-        *labels*: one for each row; rows with one label need not be adjacent. *skipped*: label of rows to leave out.
+        *labels*: one for each row; rows with one label need not be adjacent, and keep their order. *skipped*: label of
+        rows to leave out; if it is None, rows with the label None are left out.
         """
         import numpy as np
 
@@ -71,7 +72,7 @@ class RowBatch:
                 yield label, part, 0, len(part)
 
     def count_fitting(self, first: int, max_bytes: int) -> int:
-        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive."""
+        """Return how many samples, from number *first* on, fit into *max_bytes* of an archive; it may be 0."""
         before = int(self._ends[first - 1]) if first else 0
         return int(self._ends[first:].searchsorted(before + max_bytes, "right"))
 
@@ -88,7 +89,7 @@ class SinkFile:
         self.written = 0
 
     def write(self, data: bytes) -> int:
-        """Write *data* to the sink, unless closed; return its length in any case."""
+        """Write *data* to the sink, unless closed; return its length in any case. Raises: the errors of the sink."""
         if not self.closed:
             self._sink.write(data)
             self.written += len(data)
@@ -120,7 +121,8 @@ class TableWriter:
     `output`: the open output, for `storage.sync`.
     *sums*: gets the checksum of the table once it has appeared.
     Names of shards are relative to the table if both can be moved together. Holds: a row group of 65,536 rows.
-    Raises: StorageError if *url* exists, unless *force*, or can't be written.
+    Raises: StorageError without pyarrow, or if *url* exists, unless *force*, or can't be written; UsageError if it
+    can't be an output, or with *sums* if it is a command or the list itself.
     """
 
     def __init__(self, url: str, force: bool, rows: TableContent, sums: OutputSums | None = None) -> None:
@@ -161,9 +163,10 @@ class TableWriter:
         return self._file.written
 
     def write_batch(self, batch: Any, first: int, last: int) -> None:
-        """Add the rows *first* to *last* (exclusive) of *batch*, a `RowBatch`.
+        """Add the rows *first* to *last* (exclusive, more than *first*) of *batch*, a `RowBatch`.
 
-        Raises: StorageError if the table can't be written, or may not name a shard.
+        They are written once 65,536 rows wait, or by `flush`. Raises: StorageError if the table can't be written, or
+        may not name a shard.
         """
         self._waiting.append(batch.rows.slice(first, last - first))
         self._count += last - first
@@ -181,7 +184,10 @@ class TableWriter:
         self._joined = len(self._waiting)
 
     def _write_row_group(self, count: int) -> None:
-        """Write a row group of the first *count* waiting rows."""
+        """Write a row group of the first *count* waiting rows; the others wait on.
+
+        Raises: StorageError if the table can't be written, or may not name a shard.
+        """
         rows = schema.import_arrow().Table.from_batches(self._waiting, self._columns)
         self._parquet.write_table(table_rows(rows.slice(0, count), self._shard))
         self._waiting = rows.slice(count).to_batches()
@@ -199,7 +205,7 @@ class TableWriter:
         return name, version
 
     def flush(self) -> None:
-        """Write the waiting rows, as a row group that is smaller than others.
+        """Write the waiting rows, if there are any, as a row group that is smaller than others.
 
         Raises: StorageError if the table can't be written, or may not name a shard.
         """
@@ -207,18 +213,18 @@ class TableWriter:
             self._write_row_group(self._count)
 
     def finish(self) -> None:
-        """Write the rest of the table; only `commit` or `abort` may follow.
+        """Write the waiting rows and the end of the table; only `commit` or `abort` may follow.
 
-        Raises: StorageError if it can't be written.
+        Raises: StorageError if it can't be written, or may not name a shard.
         """
         self.flush()
         self._parquet.close()
         self._finished = True
 
     def commit(self) -> None:
-        """Finish the table, if it is not, and let it appear under its name.
+        """Finish the table, if it is not, and let it appear under its name; then add its checksum to *sums*.
 
-        Raises: StorageError if it can't be written.
+        Raises: StorageError if it can't be written, may not name a shard, or if *url* exists by now, unless *force*.
         """
         if not self._finished:
             self.finish()
@@ -227,6 +233,6 @@ class TableWriter:
             self._hashed.record()
 
     def abort(self, *, flush: bool = True) -> None:
-        """Drop the table: no file appears. *flush* has no effect: it is for writers of shards."""
+        """Drop the table: no file appears, and one that existed stays. *flush* has no effect: it is for shards."""
         self._file.close()
         self.output.abort()

@@ -46,8 +46,9 @@ ROWS_ONE_BY_ONE = 64  # rows that are read one by one behind damage, before the 
 class VerifiedReader:
     """Reads the samples of rows from the shards of *catalog*, and compares them with the rows; `bulk` compares no keys.
 
-    `samples` raises StorageError for a sample that differs from its row. *account*: counts bytes read.
-    *need*: the parts of a sample that the caller uses. *tmpdir*: folder of scratch files for large members.
+    `samples` raises StorageError for a sample that differs from its row. *account*: counts the bytes of samples that
+    `samples` yields. *need*: the parts of a sample that the caller uses. *tmpdir*: folder of scratch files for large
+    members; None: the system's.
     *sources*: the number of readers at work at once, which share the limits of open files and memory.
     Several threads may read.
     """
@@ -78,11 +79,17 @@ class VerifiedReader:
             self._remote.close()
 
     def check(self) -> None:
-        """Raise StorageError if a local shard has changed since it was opened."""
+        """Raise StorageError if a local shard that is still open has changed since it was opened.
+
+        Shards that were closed because too many were open were compared then.
+        """
         self._local.open_files.check()
 
     def samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, in batches, in order. Raises: StorageError if a sample differs from its row."""
+        """Yield the samples of *rows*, at least one, in batches, in order.
+
+        Raises: StorageError if a shard can't be read or has changed, or a sample differs from its row.
+        """
         import numpy as np
 
         if rows.others:
@@ -98,9 +105,11 @@ class VerifiedReader:
     def bulk(self, rows: Extents, get_buffer: GetBuffer | None, fields: Collection[str] | None) -> Bulk | None:
         """Return the samples of *rows*, at least one, as a `Bulk`, without its `urls`; their keys are not compared.
 
-        `get_buffer(size)`: returns the buffer for payloads; None: into columns or new memory. *fields*: the ones to
-        read, in lower case, of local samples of 16 KiB or more on average; None: all. None if only `samples` can read
-        them: unusual headers, samples in local and remote shards at once, or more than 128 MiB from servers.
+        `get_buffer(size)`: returns the buffer for payloads, or for all bytes; None: into columns or new memory.
+        *fields*: the ones to read, in lower case, of local samples of 16 KiB or more on average, in up to 64 shards;
+        others are read whole; None: all. Returns None if only `samples` can read them, or raise their error, such as
+        for unusual or damaged headers, a truncated local shard, a member without a field, two keys or a field twice in
+        a sample, local and remote shards at once, or more than 128 MiB from servers (less with several *sources*).
         Raises: StorageError if a shard has changed, or can't be read.
         """
         if rows.others:
@@ -114,10 +123,11 @@ class VerifiedReader:
     ) -> Bulk | None:
         """Return the members in the extents of *rows* as a `Bulk`, after *join* if they are parts of samples.
 
-        `get_buffer(size)`: returns the buffer for payloads; None: into columns or new memory. *fields*: the ones to
-        read, in lower case, of local samples of 16 KiB or more on average; None: all. *join*: None if each row is a
-        whole sample. None if only `samples` can read them: unusual headers, samples in local and remote shards at once,
-        or more than 128 MiB from servers. Raises: StorageError if a shard has changed, or can't be read.
+        *join*: None if each row is a whole sample. `get_buffer(size)`: returns the buffer for payloads, or for all
+        bytes; None: into columns or new memory. *fields*: the ones to read, in lower case, of local samples of 16 KiB
+        or more on average, in up to 64 shards; others are read whole; None: all. Returns None if only `samples` can
+        read them, or raise their error, such as for an unusual header, a truncated shard, or local and remote shards at
+        once. Raises: StorageError if a shard has changed, or can't be read.
         """
         import numpy as np
 
@@ -136,9 +146,9 @@ class VerifiedReader:
         return None if data is None else bulk_from_buffer(data, sizes, join)
 
     def _joined_samples(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, which have parts in several sets of shards, each put together, in batches.
+        """Yield the samples of *rows*, at least one, with parts in several sets of shards, each joined, in batches.
 
-        Raises: StorageError for a sample that differs from its row.
+        Raises: StorageError if a shard can't be read or has changed, or a sample differs from its row.
         """
         limit = MAX_REMOTE_JOINED_BYTES if any(self.catalog.is_remote) else MAX_JOINED_SAMPLE_BYTES
         large = rows.sizes > limit
@@ -154,7 +164,8 @@ class VerifiedReader:
     def _read_joined(self, rows: Extents) -> Generator[SampleBytes, None, None]:
         """Yield the bytes of the samples of *rows*: of each sample all parts, in local and remote shards, joined.
 
-        Raises: StorageError, with the row, if a shard can't be read, has changed or is truncated.
+        *rows*: samples of up to 16 MiB (MAX_REMOTE_JOINED_BYTES). Raises: StorageError, with the row, if a shard can't
+        be read, has another version than in the table, or is truncated; without it if a local one changes meanwhile.
         """
         import numpy as np
 
@@ -186,10 +197,10 @@ class VerifiedReader:
                     low, offset = high, offset + remote_size
 
     def _read_parts_alone(self, rows: Extents) -> Iterator[Batch]:
-        """Yield the samples of *rows*, reading each part of them by itself: the slow path, to name the wrong part.
+        """Yield the samples of *rows*, each as a batch, reading each part by itself: the slow path.
 
-        Raises: StorageError, with the shard of the part, if a part differs from its row, has another key than the first
-        part, or is a member without a field.
+        So an error names the wrong part. Raises: StorageError, with the shard of the part, if a part can't be read,
+        differs from its row, has another key than the first part, or is a member without a field.
         """
         for index in range(len(rows)):
             sets = [set_extents for set_extents in rows.part(index, index + 1).sets if set_extents.ends[0]]
@@ -212,9 +223,10 @@ class VerifiedReader:
         return self._remote
 
     def _verify(self, read: SampleBytes) -> Iterator[Batch]:
-        """Parse the samples of *read*, and yield them in batches.
+        """Parse the samples of *read*, and yield them in batches, in order.
 
-        Raises: StorageError for one that differs from its row.
+        Raises: StorageError, with the row, for one that differs from its row, or a server's error in a stream; without
+        it if a local shard changes meanwhile.
         """
         at = 0
         try:
@@ -231,9 +243,10 @@ class VerifiedReader:
             raise self.catalog.failure(read.rows, 0, error) from error
 
     def _read_matching(self, read: SampleBytes, at: int) -> Generator[Batch, None, int]:
-        """Yield the samples of *read* from index *at* on, in batches, up to the first that differs from its row.
+        """Yield the samples of *read* from index *at* on, in batches, up to the first batch with one that differs.
 
-        Returns the index of that row, or the number of rows if none differs: the caller reads that one again, alone.
+        A batch is what one call of the parser returns; a sample differs from its row, or is damaged. Returns the index
+        of the first row of that batch, or the number of rows if there is none: the caller reads these rows one by one.
         """
         rows, bounds = read.rows, read.bounds
         parse = self._parse_joined if rows.others else self._parse
@@ -250,7 +263,7 @@ class VerifiedReader:
     def _read_each(self, read: SampleBytes, indexes: range) -> Iterator[Batch]:
         """Yield the samples at *indexes* of *read*, each as a batch.
 
-        Raises: StorageError for one that differs from its row.
+        Raises: StorageError, with the row, for one that is damaged or differs from its row; the errors of its streams.
         """
         rows = read.rows
         for index in indexes:
@@ -273,7 +286,7 @@ class VerifiedReader:
     def _batch(self, part: Parsed, rows: Extents, at: int) -> Batch | None:
         """Return the groups of *part* as a batch, with the shards of the rows from index *at* on.
 
-        *part*: an item that the tar reader yields. None if it has no samples.
+        *part*: an item that the tar reader yields. None if it has no samples, such as a `Special`.
         """
         if not isinstance(part, ContiguousGroups | ScatteredGroup):
             return None
@@ -281,7 +294,10 @@ class VerifiedReader:
         return Batch(part, self._urls(rows, at, min(at + count, len(rows))))
 
     def _urls(self, rows: Extents, low: int, high: int) -> str | list[str]:
-        """Return the URL of the shard of rows *low* to *high* (exclusive) of *rows*; if they differ, a list of URLs."""
+        """Return the URL of the shard of rows *low* to *high* (exclusive) of *rows*; if they differ, one for each row.
+
+        In a joined table these are the shards of the first set.
+        """
         if high == low + 1:
             return self.catalog.urls[int(rows.numbers[low])]
         numbers: list[int] = rows.numbers[low:high].tolist()
@@ -297,7 +313,7 @@ class VerifiedReader:
 def are_listed(batch: Batch, rows: Extents, at: int, bounds: list[int]) -> bool:
     """True if *batch* is the samples that *rows* list from index *at* on: at the right places, with the keys of *rows*.
 
-    Without keys in *rows*, places are enough.
+    Without keys in *rows*, places are enough. False if it has more samples than rows follow.
     *bounds*: offsets at which the samples of all *rows* begin, then the end of the last one. In samples of a joined
     table a member has to begin where each part does.
     """

@@ -85,7 +85,10 @@ def _has_gzip_header(data: bytes) -> bool:
 
 
 def _import_zstd() -> Any:
-    """Import the module for zstd, and return it: `compression.zstd` from Python 3.14 on, before that its backport."""
+    """Import the module for zstd, and return it: `compression.zstd` from Python 3.14 on, before that its backport.
+
+    Raises: ImportError without either.
+    """
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # Python 3.14
     except ImportError:
@@ -149,7 +152,8 @@ MAX_COMPRESSION_MAGIC_BYTES = 10  # bytes of the longest magic number
 def zstd_window(head: bytes) -> int:
     """Return the window in bytes that decompressing a zstd frame needs (RFC 8878, 3.1.1.1).
 
-    *head*: the first bytes of the frame. 0 if they are fewer than 6, or state no window (a frame of one segment).
+    *head*: the first bytes of the frame, not a skippable one; the magic number is not looked at. 0 if they are fewer
+    than 6, or state no window (a frame of one segment).
 
     >>> zstd_window(bytes.fromhex("28b52ffd0090")) >> 20
     256
@@ -203,8 +207,8 @@ def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
 
     The first bytes are read now, and kept in `stored.head`; the position of an open file stays.
     Raises, while the stream is read: TruncatedError and TarFormatError, with *url* and the byte offset in the
-    compressed data. Raises, now or then: StorageError if *stored* can't be read, if there is too little memory, or if
-    zstd data needs a window above 128 MiB.
+    compressed data. Raises, now or then: the errors of reading *stored*; StorageError if there is too little memory, or
+    zstd data needs a window above 128 MiB. Raises, now: OSError if an open file can't be read.
     """
     stream: Stream = stored
     if stored.file is not None:
@@ -219,8 +223,9 @@ def decompress_stream(stored: "StoredBytes", url: str) -> Stream:
 def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
     """Return *data*, one or more compressed streams of *codec*, decompressed.
 
-    Raises: TarFormatError if *data* is empty, damaged, truncated or not of this codec, or gives more than *max_bytes*
-    bytes; StorageError if there is too little memory, or zstd data needs a window above 128 MiB.
+    Raises: TarFormatError if *data* is empty, damaged, not of this codec or followed by other bytes, or gives more than
+    *max_bytes* bytes; its subclass TruncatedError if it is truncated; StorageError if there is too little memory, or
+    zstd data needs a window above 128 MiB.
     """
     if not data.startswith(codec.magic):
         raise TarFormatError(f"it does not begin as {codec.name} data")
@@ -236,13 +241,13 @@ def decompress(codec: Codec, data: bytes, max_bytes: int) -> bytes:
 def head_of(file: io.FileIO, start: int = 0) -> bytes:
     """Return the first 10 bytes of *file* from offset *start* on, enough for `codec_of`; fewer if it ends before.
 
-    The position of *file* does not change.
+    The position of *file* does not change. Raises: OSError.
     """
     return os.pread(file.fileno(), MAX_COMPRESSION_MAGIC_BYTES, start)
 
 
 def first_bytes(stream: Stream, count: int) -> bytes:
-    """Read and return the next *count* bytes of *stream*; fewer if it ends before."""
+    """Read and return the next *count* bytes of *stream*; fewer if it ends before. Raises: the errors of *stream*."""
     head = bytearray(count)
     have = 0
     while have < count and (received := stream.readinto(memoryview(head)[have:])):
@@ -273,7 +278,7 @@ class StoredBytes:
         return count
 
     def skip(self, count: int, /) -> None:
-        """Skip *count* bytes, which count as read; `file` must not be None."""
+        """Skip *count* bytes, which count as read; `file` must not be None. `ended` stays."""
         skip(self._stream, count)
         self.count += count
 
@@ -300,9 +305,10 @@ class PrependedStream(Stream):
 class DecompressedStream(Stream):
     """The decompressed bytes of *stream*, which has one or more compressed streams of *codec*, one after the other.
 
-    The caller has found the magic number of *codec* at the begin of *stream*.
-    *url*: the name for messages. When damage is found, all bytes before it are returned first, however small the
-    reader's buffer is.
+    The caller has found the magic number of *codec* at the begin of *stream*. If the codec is `padded`, zeros may
+    follow each compressed stream. *url*: the name for messages. When damage is found, the bytes of all calls of the
+    library that succeeded, at most 128 KiB each, are returned first, however small the reader's buffer is.
+    Raises: StorageError if there is too little memory.
     """
 
     def __init__(self, stream: Stream, codec: Codec, url: str) -> None:
@@ -320,8 +326,8 @@ class DecompressedStream(Stream):
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` decompressed bytes into *view*; return their number, 0 at the end.
 
-        Raises: TruncatedError; TarFormatError for damage; StorageError for too little memory, or a zstd window above
-        128 MiB.
+        Raises: TruncatedError; TarFormatError for damage, or bytes behind the end that are not of this codec;
+        StorageError for too little memory, or a zstd window above 128 MiB; the errors of reading the stream.
         """
         output = self._output or self._decompress()
         count = min(len(view), len(output))
@@ -332,8 +338,8 @@ class DecompressedStream(Stream):
     def _decompress(self) -> memoryview:
         """Return the next decompressed bytes, at most 128 KiB; empty at the end.
 
-        Raises: TruncatedError; TarFormatError for damage; StorageError for too little memory, or a zstd window above
-        128 MiB.
+        Raises: TruncatedError; TarFormatError for damage, or bytes behind the end that are not of this codec;
+        StorageError for too little memory, or a zstd window above 128 MiB; the errors of reading the stream.
         """
         while self._decompressor is not None:
             decompressor = self._decompressor
@@ -369,7 +375,8 @@ class DecompressedStream(Stream):
     def _next_stream(self) -> None:
         """Start a decompressor for the compressed stream that follows; set it to None at the end of the input.
 
-        Raises: TarFormatError if bytes follow that are not of this codec.
+        Zeros before the stream are passed over if the codec is `padded`. Raises: TarFormatError if bytes follow that
+        are not of this codec; StorageError if there is too little memory; the errors of reading the stream.
         """
         codec = self._codec
         while True:
@@ -389,7 +396,10 @@ class DecompressedStream(Stream):
             )
 
     def _new_decompressor(self) -> Decompressor:
-        """Return a new decompressor. Raises: StorageError if there is too little memory."""
+        """Return a new decompressor.
+
+        Raises: StorageError if there is too little memory; TarFormatError for any other error of the library.
+        """
         try:
             return self._codec.decompressor()
         except Exception as error:
@@ -429,10 +439,10 @@ class CompressedSink:
         self._compressor = compressor
 
     def write(self, data: bytes | bytearray | memoryview, /) -> None:
-        """Compress *data*, and write the output that is ready."""
+        """Compress *data*, and write the output that is ready, if there is any. Raises: the errors of the sink."""
         if output := self._compressor.compress(data):
             self._sink.write(output)
 
     def finish(self) -> None:
-        """Write the end of the compressed data."""
+        """Write the rest and the end of the compressed data. Raises: the errors of the sink."""
         self._sink.write(self._compressor.flush())

@@ -55,7 +55,8 @@ _TEXT_BYTES = bytes({*range(32, 127), *b"\t\n\r\f", *range(128, 256)})
 def describe_format(head: bytes) -> tuple[str, str]:
     r"""Return (format, advice) of a file that begins with *head*; both are "" if it is unknown; the advice may be "".
 
-    The format is a noun phrase, "a zip archive" or "gzip data"; the advice says how to read or convert the file, FILE.
+    The format is a noun phrase, "a zip archive" or "gzip data"; the advice says how to read or convert the file, FILE,
+    or what it may be ("perhaps an error page of the server"). *head*: 23 bytes or more tell all formats; fewer may do.
 
     >>> describe_format(b"\x1f\x9d\x90")
     ('data of compress (.Z)', "'pipe:gzip -dc FILE' reads it")
@@ -73,7 +74,8 @@ def describe_format(head: bytes) -> tuple[str, str]:
 def not_tar_message(head: bytes) -> str:
     r"""Return the message for an input that is no tar archive; *head* is its first block, or all of a smaller one.
 
-    If the format is unknown and *head* is no text: "this is not a tar archive", and for a smaller input its size.
+    If the format is unknown and *head* is no text: "this is not a tar archive", and for a smaller input its size,
+    unless it is empty. Text is UTF-8 without control characters but tabs, line breaks and form feeds.
 
     >>> not_tar_message(b"PK\x03\x04")
     'this is not a tar archive but a zip archive (tarcreate --zip FILE makes a tar archive of it)'
@@ -100,7 +102,8 @@ def _is_utf_8(head: bytes) -> bool:
 def is_cut_header(head: bytes) -> bool:
     r"""True if *head*, fewer bytes than a block, may be the begin of a tar header: a name, zeros, and a mode.
 
-    The mode may be missing or cut. A zero must follow the name, unless it fills its 100 bytes: a name alone is text.
+    The mode may be missing or cut; bytes behind it are not looked at. A zero must follow the name, unless it fills its
+    100 bytes and more bytes follow: a name alone is text.
 
     >>> is_cut_header(b"a.jpg" + bytes(95) + b"0000644"), is_cut_header(b"hello world"), is_cut_header(b"a\1\0\1")
     (True, False, False)

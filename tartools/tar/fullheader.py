@@ -35,7 +35,7 @@ class ExtendedHeaders:
 
     Begin with the global records *governing*; `add` adds one header after the other.
     `records`: the member's own pax records. `governing`: the global records in force. `path`: a GNU long name, or b"".
-    `gnu`: all GNU extended headers, as bytes. `has_global_header`: True if a global one is among them.
+    `gnu`: all blocks of GNU extended headers. `has_global_header`: True if a global one was added.
     Each header is parsed once, even if the buffer gets few bytes at a time: a hostile shard may have thousands of them.
     """
 
@@ -52,8 +52,8 @@ class ExtendedHeaders:
     def add(self, kind: bytes, payload: bytes, raw: memoryview, at: int) -> None:
         """Add one extended header: its type flag *kind*, one of EXTENDED_TYPES, its *payload*, all its blocks *raw*.
 
-        A keyword or long name that occurred before is replaced. *at*: its offset, for errors.
-        Raises: TarFormatError for malformed records, or too many global ones.
+        A keyword or long name that occurred before is replaced; `gnu` keeps all blocks. *at*: its offset, for errors.
+        Raises: TarFormatError for malformed records, or global ones above 64 KiB (MAX_GLOBAL_BYTES) together.
         """
         if kind == GLOBAL_TYPE:
             self.governing = _merge_governing(self.governing, parse_records(payload, at), at)
@@ -92,9 +92,9 @@ class GlobalHeader(NamedTuple):
 class FullHeader(NamedTuple):
     """The properties of one member, from its header and the extended headers before it.
 
-    `path`: of the member, as bytes.
+    `path`: of the member, as bytes: from pax records or a GNU long name, if there are any.
     `kind`: its type flag.
-    `size`: bytes of its payload.
+    `size`: bytes of its payload in the archive, as the header or a pax record states it.
     `data`: offset of its payload in the buffer.
     `head`: bytes that replace its header when it is written; None if the header stays as it is.
     `sparse`: True for a sparse file, in any of GNU's formats.
@@ -146,11 +146,12 @@ def read_full_header(
     """Return the full header at offset *start* of *view*; *governing* are the global records in force.
 
     `GlobalHeader` if a pax global header is there; `IncompleteHeader` if *view* ends before the header does: then call
-    this again with more bytes, the same *start*, and its `parsed` as *parsed*, so that nothing is parsed twice. If a
-    global record has a keyword that the member's own records lack, or a global header is among its extended headers,
-    `head` is a new header with the global records and its own.
+    this again with more bytes, *start* at the same header, and its `parsed` as *parsed*, so that nothing is parsed
+    twice. If a global record has a keyword that the member's own records lack, or a global header is among its extended
+    headers, `head` is a new header with the global records and its own, and its GNU extended headers.
     Sources: POSIX.1-2017, pax, "pax Interchange Format"; GNU tar manual, "Basic Tar Format".
-    Raises: TarFormatError with the offset in *view*; if a checksum does not match, its subclass BadChecksumError.
+    Raises: TarFormatError with the offset in *view*, also for extended headers above 1 MiB each or 4 MiB together; if a
+    checksum does not match, its subclass BadChecksumError.
     """
     extended = parsed or ExtendedHeaders(governing)
     while True:
@@ -188,8 +189,9 @@ def read_full_header(
 def _merge_governing(before: Records, added: Records, at: int) -> Records:
     """Return the global records in force: the records *before*, then the records *added*, without comments.
 
-    Raises: TarFormatError with offset *at* if they are too many. They become part of the header of each member behind
-    them, so the members of one buffer would take a thousand times this memory.
+    A keyword that occurred before is replaced. Raises: TarFormatError with offset *at* if they take more than 64 KiB
+    (MAX_GLOBAL_BYTES). They become part of the header of each member behind them, so the members of one buffer would
+    take a thousand times this memory.
     """
     records = before | added
     records.pop(b"comment", None)

@@ -16,18 +16,19 @@ MAX_GROUP_IN_MEMORY = 16 << 20  # bytes; larger members and groups are ranges of
 class OpenGroup:
     """The group to which the next member of a stream may belong: its members so far.
 
-    Its contiguous members are the last ones of `Grouper.members`; members before them that something else separates
-    from these, such as an extended header, are in `scattered`.
+    Its contiguous members are the last ones of `Grouper.members`. Members before them are in `scattered` if something
+    separates them from these: a special member, a pax global header, or the end of a buffer.
 
     `key`: the key of its members; None if no group is open: then `stem` is `NO_STEM`, and the others have no meaning.
     `stem`: the paths of its members begin with this (`tar.keys`); `NO_STEM` if its only member has no field, so that
     no further member belongs to it.
-    `begin`: offset in `Grouper.source` of its first contiguous member.
+    `begin`: offset in `Grouper.source` of its first contiguous member; without one, where the next one would begin.
     `first`: index of that member in `Grouper.members`.
     `scattered`: its earlier members, in order.
     `scattered_memory`: bytes of memory that these hold.
     `stream_begin`: offset in the stream of the first member in `scattered`.
-    `stream_end`: offset in the stream of the end of the last member in `scattered`.
+    `stream_end`: offset in the stream of the end of the last member in `scattered`; not kept up to date for members
+    with a replaced header (`Member.head`).
     """
 
     __slots__ = ("begin", "first", "key", "scattered", "scattered_memory", "stem", "stream_begin", "stream_end")
@@ -50,8 +51,8 @@ class OpenGroup:
     def add_scattered(self, member: Member, size: int, scratch: Callable[[], io.FileIO]) -> None:
         """Add *member* to `scattered`; *size*: bytes of memory that it holds.
 
-        Once all of them hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of the plain file that they were read
-        from, or of a file that *scratch* makes.
+        Once all of them together hold more than `MAX_GROUP_IN_MEMORY`, they become ranges of the plain file that they
+        were read from, or of a file that *scratch* makes. Raises: StorageError if that can't be written.
         """
         self.scattered.append(member)
         self.scattered_memory += size
@@ -62,7 +63,7 @@ class OpenGroup:
             self.scattered_memory = 0
 
     def take_scattered(self) -> ScatteredGroup:
-        """Empty `scattered`, and return its members as a group; the open group must have no contiguous members."""
+        """Empty `scattered`, and return its members as a group; a group must be open, without contiguous members."""
         assert self.key is not None
         members, self.scattered, self.scattered_memory = self.scattered, [], 0
         own = all(head is None for *_, head in members)  # no header is replaced
@@ -74,10 +75,13 @@ class OpenGroup:
 class Grouper:
     """Collects the members of one stream into groups: complete groups, not yielded yet, and the open group.
 
-    The reader calls `start_or_join` before each member, which it then adds to `members` or, if it is not contiguous, by
-    `OpenGroup.add_scattered`; `interrupt` where bytes begin that belong to no group; `complete_group` at an end of
-    archive; and `drain`, which returns the complete groups. Its hot loop appends plain members to the columns itself.
-    Positions are offsets in the reader's buffer.
+    The reader's hot loop appends plain members to the columns itself. Before each other member the reader calls
+    `start_or_join`; then it adds the member to `members` (if these are listed) or, if it is not contiguous, by
+    `OpenGroup.add_scattered`. It calls `interrupt` where bytes begin that belong to no group, `complete_group` at an
+    end of archive, and `drain`, which returns the complete parts. Positions are offsets in the reader's buffer.
+
+    Methods that scatter members (all but `drain` and `cut_contiguous`) raise StorageError or TarFormatError if the
+    input file has changed, and StorageError if a file of `scratch` can't be written.
 
     `source`: the buffer or file that holds the members.
     `shift`: what is added to a position to get the offset in `source`.
@@ -110,9 +114,9 @@ class Grouper:
         self.open = OpenGroup()
 
     def drain(self, position: int) -> list[Parsed]:
-        """Remove the complete parts before the offset *position* of the buffer, and return them in order.
+        """Remove all complete parts, and return them in order: groups, special members and ends of archives.
 
-        Parts are groups, special members and ends of archives.
+        *position*: the offset up to which the buffer was parsed: the end of the last complete group if none is open.
         """
         self.cut_contiguous(position)
         parts, self.parts = self.parts, []
@@ -163,8 +167,8 @@ class Grouper:
     def scatter_open_group(self, position: int) -> None:
         """Move the members of the open group before *position* to its scattered ones: the next one is not contiguous.
 
-        They are ranges of `source`. The complete groups before them are moved to `parts`; this is all if no group is
-        open.
+        They are ranges of `source`, above 16 MiB of other files. The complete groups before them are moved to `parts`,
+        also if no group is open.
         """
         self.cut_contiguous(position)
         group = self.open
@@ -185,7 +189,7 @@ class Grouper:
         """Record that bytes which belong to no group begin at *position*; *special*: the member there, which is added.
 
         The open group stays open; its members so far become scattered ones.
-        *special*: None for an extended header or a member that is added elsewhere.
+        *special*: None for a pax global header, or for a member that the caller adds itself.
         """
         self.scatter_open_group(position)
         if special is not None:

@@ -14,7 +14,8 @@ class Need(Enum):
 
     PLACES: key and extent. FIELDS: members and their sizes. BYTES: all bytes, in memory; members are parsed on use.
     PAYLOADS: members and most payloads, in memory.
-    Payloads are left unread only in plain local files; all bytes of other inputs are read anyway.
+    Payloads are left unread only in plain local files; all bytes of other inputs are read anyway. Members and groups
+    too large for memory are ranges of files in any case (`reader.read_members`).
     """
 
     PLACES = "its key and its extent: to copy, move or count samples"
@@ -24,7 +25,7 @@ class Need(Enum):
 
     @property
     def lists_members(self) -> bool:
-        """True if the reader lists the members of groups; else `rescan.members_in` parses them when they are used.
+        """True (FIELDS, PAYLOADS) if the reader lists members of groups; else `rescan.members_in` parses them on use.
 
         To parse them later takes longer if most of them are used.
         """
@@ -32,7 +33,7 @@ class Need(Enum):
 
     @property
     def leaves_payloads(self) -> bool:
-        """True if payloads may stay in plain files."""
+        """True (PLACES, FIELDS) if payloads may stay in plain files."""
         return self in (Need.PLACES, Need.FIELDS)
 
 
@@ -81,7 +82,8 @@ class ContiguousGroups(NamedTuple):
 
     The members of group n share the key `keys[n]` and fill bytes `starts[n]` to `starts[n + 1]`; `starts` has one item
     more than `keys`. `members`, if listed, are plain tuples with the items of `Member`; those of group n begin at
-    `firsts[n]`. If `members` is None, `uniform` has them as arrays, or if that is None too, `members_in` finds them.
+    `firsts[n]`. If `members` is None, `firsts` means nothing, and `uniform` has the members as arrays, or if that is
+    None too, `rescan.members_in` finds them.
 
     A listed member has its own source. That may be an older buffer than `source`: the members of a group that was open
     at the end of a buffer keep it, while the bytes of the group were copied to the next one, where `starts` are.
@@ -97,8 +99,9 @@ class ContiguousGroups(NamedTuple):
 
 
 class ScatteredGroup(NamedTuple):
-    """A group whose members are not contiguous in one buffer or file: `members` with the key `key`.
+    """A group whose members need not be contiguous in one buffer or file: `members` with the key `key`.
 
+    `members`: each has its own source; some may be plain tuples with the items of `Member`.
     `offset`: the byte of the tar stream at which it begins, if the stream holds its members in one piece, with their
     own headers; else None.
     """

@@ -69,7 +69,7 @@ def parse_number(field: bytes) -> int:
 
 
 def byte_sum(block: bytes | memoryview) -> int:
-    """Return the checksum that the header *block* should have: the sum of its bytes, that field itself as blanks."""
+    """Return the checksum that the header *block* should have: the sum of its unsigned bytes, that field as blanks."""
     halves = (adler32(block[:HALF_BLOCK]) & 0xFFFF) + (adler32(block[HALF_BLOCK:]) & 0xFFFF) - 2
     return halves - sum(block[CHKSUM_SLICE]) + 8 * 0x20
 
@@ -85,7 +85,10 @@ def checksum_matches(block: bytes) -> bool:
 
 
 def regular_name(block: bytes) -> bytes:
-    """Return the path in the header *block*: prefix, slash and name if the magic is ustar, else the name."""
+    """Return the path in the header *block*: prefix, slash and name if the magic is ustar and there is a prefix.
+
+    Else the name alone. Both end at their first NUL.
+    """
     name = block[NAME_SLICE].partition(b"\0")[0]
     prefix = block[PREFIX_SLICE].partition(b"\0")[0] if block[MAGIC_SLICE] == USTAR else b""
     return prefix + b"/" + name if prefix else name
@@ -101,9 +104,9 @@ def has_foreign_prefix(block: bytes) -> bool:
 
 
 class BoundedCache(dict[Key, CachedValue]):
-    """A dict that fills itself: `cache[key]` calls *make(key)* once for a key, and keeps the result.
+    """A dict that fills itself: `cache[key]` calls *make(key)* for a key that is not there, and keeps the result.
 
-    It is emptied once it has more than 65,536 keys, since forged headers may have any number of them.
+    A new key empties it first if it has more than 65,536, since forged headers may have any number of them.
     """
 
     def __init__(self, make: Callable[[Key], CachedValue]) -> None:
@@ -119,8 +122,8 @@ class BoundedCache(dict[Key, CachedValue]):
 def _expected_sum(field: bytes) -> int:
     """Return the low 16 bits of the Adler-32 sum that a sound header of a regular file has; -1 for other headers.
 
-    *field*: its checksum field and type flag, from which the sum follows. -1 also if the stored checksum is not below
-    the modulus of Adler-32. So one comparison verifies both the type and the checksum.
+    *field*: its checksum field and type flag, from which the sum follows. -1 also if the checksum is no number, or the
+    sum is not below the modulus of Adler-32. So one comparison verifies both the type and the checksum.
     """
     if field[8:] not in (b"0", b"\0"):
         return -1
@@ -132,7 +135,7 @@ def _expected_sum(field: bytes) -> int:
 
 
 def _parse_size(field: bytes) -> int:
-    """Return the number of bytes in the size field *field* of a header; -1 if it is negative or malformed."""
+    """Return the number of bytes in the size field *field* of a header: negative if that is; -1 if it is malformed."""
     try:
         return parse_number(field)
     except TarFormatError:

@@ -99,11 +99,11 @@ def field_from_ending(ending: bytes) -> bytes:
 class Paths:
     """The paths in *headers*, rows of 512 uint8, as arrays with a row for each header; prefixes are not read.
 
-    `names`: the paths, as rows of uint8 with zeros at the end.
+    `names`: the paths, as rows of uint8, filled up with zeros to the length of the longest.
     `ends`: lengths of the paths. `lengths`: lengths of their keys.
     `bases`: the index at which the base name begins. `keyed`: True if the path has a field.
-    `hidden`: True if the base name begins with a dot. `plain`: True if the path is not empty, and only zeros follow it.
-    All else about a path is right only if it is plain.
+    `hidden`: True if the base name begins with a dot, and for a path of 100 bytes that ends in a slash.
+    `plain`: True if the path is not empty, and only zeros follow it. All else is right only for plain paths.
     """
 
     def __init__(self, headers: Any) -> None:
@@ -130,7 +130,7 @@ class Paths:
         self.lengths = np.where(self.keyed, first, ends)
 
     def first_path(self) -> bytes:
-        """Return the first path."""
+        """Return the first path; there must be one."""
         return bytes(self.names[0, : self.ends[0]])
 
     def paths(self, low: int, high: int) -> list[bytes]:
@@ -152,7 +152,10 @@ class Paths:
         return [data[at:end] for at, end in zip((indexes * width).tolist(), ends, strict=True)]
 
     def fields(self) -> Any:
-        """Return the field of each path, as rows of uint8 with zeros at the end. All paths must be plain and keyed."""
+        """Return the field of each path, as rows of uint8 filled up with zeros.
+
+        There must be a path, and all must be plain and keyed.
+        """
         import numpy as np
 
         begins = self.lengths + 1

@@ -14,8 +14,8 @@ MIN_VIEW_BYTES = 1 << 12  # bytes; to copy fewer twice is faster than to slice t
 class Chunk(bytearray):
     """A buffer with bytes of *stream* from byte *base* on, filled by the reader, which has verified the headers in it.
 
-    It begins with *size* zeros. If the stream is a plain file, the same bytes can be read from that file as long as it
-    is open. Pickled, it becomes `bytes`.
+    It is made of *size* zeros, which the reader overwrites. If the stream is a plain file, the same bytes can be read
+    from that file as long as it is open (`range_in_file`). Pickled, it becomes `bytes`.
     """
 
     __slots__ = ("base", "stream")
@@ -36,7 +36,7 @@ class Member(NamedTuple):
     """One archive member: its path, and the location of its bytes. Offsets and sizes are in bytes.
 
     `path`: as in the archive, not decoded. `source`: a buffer or an open file.
-    `start`: offset in the source of the header, extended headers included.
+    `start`: offset in the source of the header, extended headers included; means nothing if `head` is not None.
     `data`, `size`: offset and size of the payload, which the padding follows.
     `head`: if not None, it replaces the header: only the payload is taken from the source, and the padding is zeros.
     The memory of a source is never overwritten; a member keeps it alive.
@@ -64,7 +64,7 @@ class Member(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Offset of the end of the padding in *source*."""
+        """Offset in `source` of the end of the padding, which need not be there if `head` is not None."""
         return self.data + padded_size(self.size)
 
     @property
@@ -92,7 +92,7 @@ class PayloadReader(SeekableFile):
         self._member = member
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill *buffer* from the current position on; return the count of bytes, 0 at the end."""
+        """Fill *buffer* from the current position on; return the count of bytes, 0 at or behind the end."""
         _, source, _, data, size, _ = self._member
         count = max(0, min(len(buffer), size - self._position))
         buffer[:count] = read_range(source, data + self._position, data + self._position + count)
@@ -103,7 +103,8 @@ class PayloadReader(SeekableFile):
 def read_range(source: Source, start: int, end: int) -> bytes:
     """Return bytes *start* to *end* of *source*; fewer if a buffer ends before.
 
-    Raises: StorageError if a file has become shorter than that, or has changed since it was opened.
+    Raises: StorageError if a file ends before *end*, or is an `InputFile` that has changed since it was opened;
+    OSError if the system can't read it.
     """
     if not isinstance(source, io.FileIO):
         return bytes(source[start:end]) if end - start < MIN_VIEW_BYTES else bytes(memoryview(source)[start:end])

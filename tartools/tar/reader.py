@@ -1,12 +1,11 @@
 """Parse a tar stream to groups of members: the hot loop of the toolbox.
 
-`refill` reads up to 1 MiB into a buffer, `parse` goes over its headers, and so on in turn. One look-up verifies that a
-header is that of a plain regular file, and one comparison tells whether it belongs to the open group; only the start of
-each group is recorded. `runs` does this for many members at once, by numpy, where that pays. All else (extended
-headers, links, the end, damage) takes the slow path. A buffer is never reused, since samples hold views of it; only
-where the members are ranges of a file, so that no view exists, the same one is filled again. At the end of a full
-buffer the bytes of the open group are copied to the next one, so that groups stay contiguous. If they are too many, its
-members are set aside (`Grouper.scatter_open_group`); a member that is too large for a buffer becomes a range of a file.
+`refill` reads up to 1 MiB into a buffer, `parse` goes over its headers, in turn. One look-up verifies that a header is
+that of a plain regular file, one comparison tells whether it belongs to the open group; only the start of each group is
+recorded. `runs` does this for many members at once, by numpy, where that pays. All else (extended headers, links, the
+end, damage) takes the slow path. A buffer is used again only where members are ranges of a file: else samples hold
+views of it. At the end of a full buffer the bytes of the open group are copied to the next one; if too many, its
+members are set aside (`Grouper.scatter_open_group`). A member too large for a buffer becomes a range of a file.
 
 Offsets are of three kinds; without a word about it, they are in the buffer:
 
@@ -82,20 +81,20 @@ def read_members(
 ) -> Iterator[Parsed]:
     """Yield groups of regular members, each special member, and ARCHIVE_END at each archive end, in order of *stream*.
 
-    A group is adjacent members with the same key (`tar.keys`). Special members do not end a group; an end of archive
-    does. A group is yielded once the next header was verified, without waiting for its payload. An archive behind the
-    end of another is read too. A failure is raised after all groups before it, except the group that it interrupts.
-
+    A group is adjacent members with the same key (`tar.keys`). Special members do not end a group, but come before it;
+    an end of archive ends it. A group comes once the next header was verified, without waiting for its payload. An
+    archive behind an end is read too. Damage is raised after all groups before it, but the one that it interrupts.
     If *stream* is a regular file, and *need* leaves payloads there, groups are ranges of it and large payloads are not
     read. Contiguous groups list their members if *need* says so. With *uniform*, groups that numpy finds to have equal
     fields come as `UniformGroups` in place of members, and a large file that begins with small members is read as if
     payloads were needed: for callers that hold no samples.
     A regular file can be read in parts: *begin* is the offset at which *stream* stands, *until* the offset to stop at,
     which must be between two members that no global header governs.
-    Holds: one buffer of 1 MiB, and those that consumers keep alive. Members above 16 MiB (in a regular file: 1 MiB) and
-    those of groups above 16 MiB are ranges of the input or of a file that *scratch* makes, whose `write` writes all.
-    Raises: TarFormatError and TruncatedError with *url* and byte offset. With *lax*, an input may end between two
-    members without an end of archive: a `Special` of kind "missing end" is yielded.
+    Holds: one buffer, of 1 MiB or as long as a member, and older ones that consumers keep alive. Members above 16 MiB
+    (in a regular file: 1 MiB) and those of groups above 16 MiB are ranges of the input or of a file that *scratch*
+    makes, whose `write` writes all. Raises: TarFormatError and TruncatedError with *url* and byte offset; StorageError.
+    With *lax*, an input that is not empty may end between two members without an end of archive: then a `Special` of
+    kind "missing end", the last group and ARCHIVE_END are yielded.
     """
     reader = Reader(stream, url, scratch, need, uniform, begin, until)
     while reader.refill():
@@ -168,7 +167,7 @@ class Reader:
     # One long function on purpose. Its inner loop runs for every member, in about a microsecond: there each call of
     # another Python function, and each access to an attribute instead of a local variable, would be measurable.
     def parse(self) -> TarFormatError | None:  # noqa: PLR0912, PLR0915
-        """Parse the buffer until more bytes are needed, and return None; at damage, return the error, unraised."""
+        """Parse the buffer into `groups` until more bytes are needed, and return None; at damage, return the error."""
         buffer, filled, position, groups = self.buffer, self.filled, self.position, self.groups
         source, shift, limit, group = groups.source, groups.shift, self.payload_limit(), groups.open
         unpack, sizes = FAST_HEADER.unpack, PARSED_SIZES
@@ -230,11 +229,14 @@ class Reader:
 
     @property
     def lacks_bytes(self) -> bool:
-        """True if the buffer still lacks bytes of the member at `position`: to parse it once more would be in vain."""
+        """True if `need` is above 512 and the buffer lacks some of it: to parse it once more would be in vain."""
         return self.need > BLOCK and self.position + self.need > self.filled
 
     def take_run(self) -> None:
-        """If `takes_runs`, parse a run of 64 plain headers or more by numpy; 4 calls in a row without one clear it."""
+        """If `takes_runs`, parse a run of 64 plain headers or more by numpy; 4 tries in a row without one clear it.
+
+        No try: with global records, scattered members of the open group, or less than 32 KiB to parse.
+        """
         if not self.takes_runs or self.globals or self.groups.open.scattered:
             return
         from tartools.tar import runs
@@ -244,9 +246,9 @@ class Reader:
             self.takes_runs = self.failed < MAX_RUN_MISSES
 
     def count_groups(self) -> None:
-        """Add the groups found since `drain` to `seen`; from 200 on, let `take_run` look for runs if that will pay.
+        """Add the length of `groups.keys` to `seen`; from 200 on, unless a try has failed, set `takes_runs` if it pays.
 
-        It does if numpy is imported, or at least 40,000 more groups are expected.
+        It does if numpy is imported, or over 80,000 more groups are expected (40,000 after as many, or without a size).
         """
         self.seen += len(self.groups.keys)
         if self.failed or self.takes_runs or self.seen < GROUPS_BEFORE_RUNS:
@@ -261,7 +263,8 @@ class Reader:
         """Check the bytes after the last member of the stream; return True if it ends with an end of archive.
 
         False if that is missing, which *lax* allows; then the open group is completed. Raises: TruncatedError if it is
-        missing and not *lax*, inside of a member, or in an empty input; TarFormatError if other bytes are at the end.
+        missing and not *lax*, inside of a member or header, or in an empty input; TarFormatError if up to 511 other
+        bytes are behind it, or are the whole input and no part of a tar header.
         """
         remaining = bytes(memoryview(self.buffer)[self.position : self.filled])
         if self.ended and not remaining.strip(b"\0"):
@@ -298,10 +301,7 @@ class Reader:
         self.groups.complete_group(self.position)
 
     def _prefixed_name(self, block: bytes) -> bytes:
-        """Return the path in the header *block*, whose prefix field is not empty.
-
-        The first time that this field is no ustar prefix, but bytes of another format, a silent `Special` is added.
-        """
+        """Return the path in *block*, whose prefix field is not empty; a first foreign prefix adds FOREIGN_PREFIX."""
         path = regular_name(block)
         if not self.foreign_prefix and has_foreign_prefix(block):
             self.foreign_prefix = True
@@ -360,7 +360,10 @@ class Reader:
         self.position += zeros // BLOCK * BLOCK
 
     def _skip_to(self, end: int, special: Special | None = None) -> None:
-        """Move to *end*, and scatter the open group; add *special*, the member up to there, if there is any."""
+        """Set `position` to *end*; the members of the open group, which stays open, become scattered ones.
+
+        *special*: the member up to *end*, which is added; None: a global header, or a member that the caller adds.
+        """
         self.groups.interrupt(special, self.position)
         self.position, self.groups.open.begin = end, end + self.groups.shift
 
@@ -378,7 +381,7 @@ class Reader:
                 self._skip_to(self.position, special)
 
     def _explain(self, error: TarFormatError) -> TarFormatError:
-        """Return *error* with its offset in the stream; for an input that is no tar archive, with its real format."""
+        """Return *error* with its offset in the stream; its message tells if the input, or its end, is no archive."""
         offset = self.buffer.base + (error.offset or 0)
         message = error.message
         if isinstance(error, BadChecksumError):
@@ -390,7 +393,7 @@ class Reader:
     # ---- the part of the stream that is in memory ----
 
     def refill(self) -> bool:
-        """Read more bytes for `parse`, or skip a member too large for a buffer; False at the end of stream or part."""
+        """Read on, or skip `large`; False at the end of the stream or part. Raises: TruncatedError, StorageError."""
         if self.large is not None:
             self._skip_large(self.large)
             self.large, self.need, self.waiting = None, BLOCK, "a header"
@@ -411,10 +414,7 @@ class Reader:
         return count > 0
 
     def _shift(self) -> None:
-        """Make space: move the bytes not parsed yet to the start of the buffer, or of a new one.
-
-        An open group in memory moves with them; one above 256 KiB (MAX_CARRY_BYTES) is scattered instead.
-        """
+        """Move unparsed bytes, and an open group in memory, to the begin of a buffer; scatter a group above 256 KiB."""
         groups, old = self.groups, self.buffer
         begin = self.position
         if not self.ranges and groups.open.key is not None:
@@ -441,7 +441,7 @@ class Reader:
         """Move past the member of the header *large*, `need` bytes from `position` on, without holding its bytes.
 
         A regular member joins its group as a range of the input file, or of a scratch file to which it is copied;
-        others are dropped. Raises: TruncatedError if the stream has fewer bytes.
+        others, added before, are dropped. Raises: TruncatedError if the stream has fewer bytes; StorageError.
         """
         need, in_buffer, start = self.need, self.filled - self.position, self.buffer.base + self.position
         regular = large.special is None
@@ -475,7 +475,7 @@ class Reader:
         self.ended = False
 
     def _begin_buffer(self, buffer: Chunk) -> None:
-        """Parse *buffer* from now on. The open group begins at its start, unless members are ranges of the file."""
+        """Make *buffer* the current one. The open group begins at its start, unless members are ranges of the file."""
         groups, self.buffer = self.groups, buffer
         groups.base = buffer.base
         if self.ranges and self.stream.file is not None:

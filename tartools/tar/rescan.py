@@ -37,7 +37,7 @@ def header_at(
     `read(count, offset)` returns bytes of the source. *window* bytes are read at first, and more if the header is
     longer, up to byte *end*; `IncompleteHeader` is returned if all bytes end before the header does. *governing*:
     records of global headers before it.
-    Raises: TarFormatError if no header is there.
+    Raises: TarFormatError if no sound header is there; the errors of *read*.
     """
     while True:
         data = read(min(window, end - position), position)
@@ -50,9 +50,10 @@ def header_at(
 def headers_in(read: Read, position: int, end: int, window: int = BLOCK) -> Iterator[tuple[int, FullHeader]]:
     """Yield (offset, full header) of each member that begins between byte *position* and *end* (exclusive).
 
-    `data` and `end` of the header count from that offset. `read(count, offset)` returns bytes of the source; *window*:
-    how many are read at first for a header.
-    Raises: TarFormatError where no member begins, or a global header does.
+    Special members come, too. `data` and `end` of the header count from that offset. `read(count, offset)`
+    returns bytes of the source; *window*: how many are read at first for a header.
+    Raises: TarFormatError where no member begins, as at an end of archive, or a global header does; the errors of
+    *read*.
     """
     while position < end:
         header = header_at(read, position, end, window, {})
@@ -65,8 +66,8 @@ def headers_in(read: Read, position: int, end: int, window: int = BLOCK) -> Iter
 def members_in(source: Source, start: int, end: int, *, ranges: bool = False) -> list[Member]:
     """Return the members in bytes *start* to *end* of *source*, which the reader has parsed before.
 
-    They are plain tuples with the items of `Member`. Up to 1 MiB of a file is read into memory; if it is more, or with
-    *ranges*, the members are ranges of the file.
+    Some are plain tuples with the items of `Member`. Up to 1 MiB of a file is read into memory; if it is more, or with
+    *ranges*, the members are ranges of the file. Of a buffer they are ranges of that.
     Raises: TarFormatError if the bytes have changed meanwhile; StorageError if the file has changed or become shorter.
     """
     if isinstance(source, io.FileIO) and not ranges and end - start <= MAX_MEMBER_READ_BYTES:
@@ -94,14 +95,15 @@ def members_in(source: Source, start: int, end: int, *, ranges: bool = False) ->
 
 
 def _read(source: Source, count: int, at: int) -> bytes:
-    """Return *count* bytes of *source* from byte *at* on."""
+    """Return *count* bytes of *source* from byte *at* on; fewer if a buffer ends before. Raises: StorageError."""
     return read_range(source, at, at + count)
 
 
 def spill_members(members: list[Member], scratch: Callable[[], io.FileIO]) -> list[Member]:
     """Return *members* as ranges of files, so that they hold no memory.
 
-    The file is the plain one that they were read from; members in memory are copied to a file that *scratch* makes.
+    The file is the plain one that they were read from; other members in memory are copied to one that *scratch* makes.
+    *members*: may be plain tuples. Raises: StorageError if the copy can't be written; the errors of *scratch*.
     """
     writer: Writer | None = None
     ranges: list[Member] = []
@@ -129,11 +131,12 @@ class Boundary(NamedTuple):
 
 
 def find_boundary(read: Read, near: int) -> Boundary | None:
-    """Return the boundary after byte *near* at which a group seems to begin; None if none is found in 1 MiB.
+    """Return a boundary after byte *near* at which a group seems to begin; None if none is found.
 
-    `read(count, offset)` returns bytes of the file. The boundary may be wrong, because a payload can hold bytes that
-    look like members. Whoever reads the part before it verifies it: that part must end exactly there, and with another
-    key.
+    It is sought from the headers with the magic "ustar" in the MiB after *near*: about 1,000 members from each.
+    `read(count, offset)` returns bytes of the file; its errors pass. The boundary may be wrong, because a payload can
+    hold bytes that look like members. Whoever reads the part before it verifies it: that part must end exactly there,
+    and with another key.
 
     Holds: 1 MiB.
     """
@@ -150,10 +153,11 @@ def find_boundary(read: Read, near: int) -> Boundary | None:
 
 
 def _next_group(read: Read, position: int) -> Boundary | None:
-    """Return the start of the first group after the group of the second member from *position* on.
+    """Return the start of the first group after the group of the second regular member from *position* on, or None.
 
-    `read(count, offset)`: returns bytes of the file. The first member is skipped, because *position* may be after its
-    extended headers. None if the bytes are no members, or no group begins among the next 1,000 members.
+    `read(count, offset)`: returns bytes of the file; its errors pass. The first member is skipped, because *position*
+    may be after its extended headers. None if bytes before that start are no members, as at an end of archive, or no
+    group begins among the next 1,000 members, special ones included.
     """
     keys: list[bytes] = []
     with contextlib.suppress(TarFormatError):

@@ -29,8 +29,8 @@ OCTAL_ZEROS, NOT_OCTAL_BITS = 0x3030303030303030, 0xF8F8F8F8F8F8F8F8
 def import_numpy() -> Any:
     """Import numpy, and return it; the first import by a command is without threads for products of matrices.
 
-    That saves 50 ms. In a program that uses tartools, and in the processes that a command starts, numpy has its
-    threads.
+    That saves 50 ms. In other programs that use tartools, in programs that a command runs, and if OPENBLAS_NUM_THREADS
+    is set, numpy has its usual threads.
     """
     with limit_numpy_threads():
         import numpy as np
@@ -57,7 +57,8 @@ def limit_numpy_threads() -> Iterator[None]:
 def take_run(reader: Any) -> int:
     """Parse plain members from the position of *reader*, a `Reader`, on, by numpy; return how many were parsed.
 
-    They are added to `groups` of *reader*, and its `position` moves to their end.
+    They are added to `groups` of *reader*, and its `position` moves to their end. No global records may be in force,
+    and the open group must have no scattered members.
     0 if fewer than `MIN_RUN_BLOCKS` plain headers follow each other; then nothing has changed.
     """
     np = import_numpy()
@@ -118,10 +119,10 @@ def _add_members(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins:
 def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins: Any) -> bool:
     """Add all members of a run to *groups*, the groups that begin and end in it as `UniformGroups`; return True.
 
-    Add none and return False if these groups differ in their fields.
+    Add none and return False if these groups differ in their fields or the order of these.
     *paths*, *starts*, *sizes*: of all members: paths, offsets of headers in the source, bytes of payloads (int64).
-    *begins*: an array of indexes in the run at which groups begin. Members before the first index belong to the group
-    that is open; the last of these groups is not compared, and stays open.
+    *begins*: an array of two or more indexes in the run at which groups begin. Members before the first index belong to
+    the group that is open; the last of these groups is not compared, and stays open.
     """
     low, high = int(begins[0]), int(begins[-1])
     endings = paths.common_endings(begins)
@@ -140,7 +141,7 @@ def _add_uniform(groups: Grouper, paths: Paths, starts: Any, sizes: Any, begins:
 def sizes_in(headers: Any) -> tuple[Any, Any]:
     """Return (sizes, flags) for *headers*, rows of 512 uint8: bytes of each payload, int64; True for octal digits.
 
-    Where the flag is False, the size means nothing.
+    The flag is True for 11 octal digits and a blank or NUL; where it is False, the size means nothing.
     """
     import numpy as np
 
@@ -156,7 +157,7 @@ def sizes_in(headers: Any) -> tuple[Any, Any]:
 def are_plain(headers: Any) -> Any:
     """Return an array of flags for *headers*, rows of 512 uint8: True for a regular file without a prefix of its name.
 
-    False also if the checksum does not match.
+    False also if the checksum (unsigned) does not match, or is not written as 6 octal digits and a blank or NUL.
     """
     import numpy as np
 
@@ -176,7 +177,8 @@ def parse_octal(words: Any, digits: int) -> tuple[Any, Any]:
 
     *digits*: how many it has, 6 or 7.
 
-    The flag is False if there are other bytes than digits, or if neither a blank nor a NUL follows them.
+    The flag is False, and the value means nothing, if there are other bytes than octal digits, or if neither a blank
+    nor a NUL follows them.
     """
     words = words.byteswap()  # the first byte becomes the most significant
     values = (words ^ OCTAL_ZEROS) >> 8 * (8 - digits)

@@ -43,8 +43,8 @@ MAX_OCTAL_SIZE = 8**11 - 1  # bytes; the largest size in a size field of octal d
 class Writer:
     """Writes an archive to *sink*: members, then its end.
 
-    Call `add` and `add_range` any number of times, and then `end`; all three may raise StorageError if a source is a
-    file that has changed, or *sink* fails.
+    Call `add` and `add_range` any number of times, and then `end`; they and `flush` raise StorageError if a source is a
+    file that has changed, and the errors of *sink*. The sink is not closed.
     Holds: up to 1 MiB of short pieces, and the source of the current piece. A piece is a range of bytes of one source.
     """
 
@@ -160,7 +160,7 @@ def capacity_of_archive(size: int) -> int:
 def copy_payload(member: Member, sink: Sink) -> None:
     """Write the payload of *member* to *sink*. Holds: 1 MiB of one that is in a file.
 
-    Raises: StorageError if that file has become shorter, or has changed since it was opened.
+    Raises: StorageError if that file has become shorter, or has changed since it was opened; the errors of *sink*.
     """
     _, source, _, data, size, _ = member
     if isinstance(source, io.FileIO):
@@ -175,7 +175,7 @@ def copy_range(source: io.FileIO, start: int, end: int, sink: Sink) -> None:
     It uses `sendfile` where it can. Bytes that `sendfile` has put into a pipe are no copy: they change with the file
     until they are read. With TARTOOLS_COPY=1 it is not used.
 
-    Raises: StorageError if the file has become shorter, or has changed since it was opened.
+    Raises: StorageError if the file has become shorter, or has changed since it was opened; the errors of *sink*.
     """
     if isinstance(sink, io.FileIO) and hasattr(os, "sendfile") and os.environ.get("TARTOOLS_COPY") != "1":
         start = _send_file(source, start, end, sink)
@@ -240,8 +240,8 @@ def rewrite_member(member: Member, path: bytes, source: Source, size: int) -> Me
 def encode_header(path: bytes, size: int, like: Member | None = None) -> bytes:
     """Return the header blocks of a regular member *path*: a pax header for values beyond ustar, then a ustar block.
 
-    *size*: bytes of its payload. *like*: the member whose mode, owner, times and pax records it gets; GNU long names
-    become pax records. None: mode 0644, owner and time 0.
+    *size*: bytes of its payload. *like*: the member whose mode, owner, times and pax records it gets, but for the
+    records of path, size and charset; its GNU headers of long names are left out. None: mode 0644, owner and time 0.
 
     Raises: SampleError if the path is empty or contains a NUL; StorageError if the file of *like* has changed.
     """
@@ -304,7 +304,8 @@ def _set_checksum(block: bytearray) -> None:
 def _split_name(path: bytes) -> tuple[bytes | None, bytes]:
     """Return (prefix, name): *path* as these two fields of ustar; (None, *path*) if it does not fit into them.
 
-    The prefix is b"" for up to 100 bytes; else it ends at the first slash that leaves a name of at most 100.
+    The prefix is b"" for up to 100 bytes; else it ends at the first slash that leaves a name of at most 100. It does
+    not fit if the prefix is not 1 to 155 bytes long then, or the name is empty.
     """
     if len(path) <= 100:
         return b"", path
@@ -317,7 +318,7 @@ def _split_name(path: bytes) -> tuple[bytes | None, bytes]:
 def _records_of(header: bytes) -> Records:
     """Return the pax records in *header*, all header blocks of one member; global ones and GNU long names are left out.
 
-    If a keyword occurs twice, the later record counts.
+    If a keyword occurs twice, the later record counts. Raises: TarFormatError if a record is malformed.
     """
     records: Records = {}
     at = 0
@@ -399,7 +400,8 @@ def fits_one_block(path: bytes, size: int) -> bool:
 def _header_middle(size: int) -> tuple[bytes, bytes, int]:
     """Return (part of a header from mode to time, padding, size of the member) for a payload of *size* bytes.
 
-    The padding is zeros up to a whole block; the size of the member is bytes of header, payload and padding.
+    The padding is zeros up to a whole block; the size of the member is bytes of header, payload and padding. From 8 GiB
+    on the part of a header has the largest octal size, and is not used.
     """
     middle = NEW_BLOCK[100:124] + b"%011o\0" % min(size, MAX_OCTAL_SIZE) + NEW_BLOCK[136:148]
     return middle, PADDING[: -size % BLOCK], BLOCK + padded_size(size)

@@ -118,9 +118,10 @@ class BatchedOrder:
     def steps(self, begin: int, seed: int, epoch: int, world_size: int) -> RankSteps:
         """Return how *world_size* ranks share the batches of *epoch* of a run with *seed* from position *begin* on.
 
-        A step has a batch for each rank. The bounds of all batches are in `tail_bounds` of the result; `full_steps` is
-        0. If *begin* lies in a batch, the rest of that is a batch. Where batches are not a multiple of the ranks, some
-        are halved, the largest first, or with drop_last the last ones left out.
+        A step has a batch for each rank, but the last one may lack some where samples are too few. The bounds of all
+        batches from *begin* on are in `tail_bounds` of the result; `full_steps` is 0. If *begin* lies in a batch, the
+        rest of that is a batch. Where batches are not a multiple of the ranks, some are halved, the largest first, or
+        with `drop_last` the last ones left out.
         """
         bounds = self._batches(seed, epoch)[1]
         bounds_left = np.append(min(begin, bounds[-1]), bounds[bounds > begin])
@@ -209,8 +210,8 @@ def number_buckets(table: Any, count: int, bucket: Any) -> Any:
     a dict: column -> increasing numbers at which its buckets begin, or None for a bucket of each value. Rows of one
     bucket agree in all columns of the dict.
     Rows below the first begin of a column are a bucket of their own. Buckets are numbered without gaps, in the order of
-    their values. Raises: ValueError for another number of labels, or for begins of buckets that do not increase;
-    KeyError for a column that *table* lacks.
+    their values, which are compared as text unless they are numbers. Raises: ValueError for another number of labels,
+    or for begins of buckets that do not increase; KeyError for a column that *table* lacks.
     """
     labels = np.zeros(count, np.int64)
     if bucket is None:

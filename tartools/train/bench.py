@@ -87,7 +87,8 @@ class LooseFiles(Dataset[Any]):
 
     Samples are numbered from 0 on, in the order of the URLs. `__getitems__(numbers)` returns a list of samples, as
     dicts, in the order of *numbers*; there is no `dataset[number]`. A key is the path behind *prefix* up to the first
-    dot of the base name.
+    dot of the base name; without such a dot all of it, and the field is "". Of two files with one key and field, the
+    later counts. Raises: StorageError if the prefix can't be listed, or nothing is there.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -106,7 +107,8 @@ class LooseFiles(Dataset[Any]):
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the samples *numbers*, in this order, as dicts: `__key__`, `__url__`, payloads by field.
 
-        Payloads are bytes, fields in lower case; `__url__` is the URL of the first file of the sample.
+        Payloads are bytes, fields in lower case; `__url__` is the URL of the first file of the sample. Raises:
+        IndexError; StorageError if a file or object can't be read, or has changed since it was listed.
         """
         selected = [self._samples[number] for number in numbers]
         payloads = self._objects.items([entry for _, _, fields in selected for entry in fields.values()])
@@ -133,8 +135,9 @@ class NumberedBatches(Dataset[Any]):
 class ShardBatches(IterableDataset[Any]):
     """Batches of the shards of *row*, in stored order: pairs (batch, `BatchNote`), or errors in their place.
 
-    Iterate over it once for each pass. A batch has `row.batch` samples, the last one perhaps fewer. *chooser* decodes
-    each sample. An error, a TarToolsError, is a value, because workers can't raise it unchanged.
+    Iterate over it once for each pass; a worker of DataLoader gets its share of the samples. A batch has `row.batch`
+    samples, the last one perhaps fewer. *chooser* decodes each sample. An error, a TarToolsError, is a value, because
+    workers can't raise it unchanged; after one of reading there is no further batch.
     """
 
     def __init__(self, row: BenchRow, chooser: FieldChooser) -> None:
@@ -147,7 +150,7 @@ class ShardBatches(IterableDataset[Any]):
 
 
 def _keep_undecoded(field: str, data: bytes) -> bytes | None:
-    """Return the payload *data* undecoded; None for the suffixes npy, json and jsn, so that webdataset decodes them.
+    """Return the payload *data* undecoded; None for the suffixes npy, json and jsn: a later decoder decodes these.
 
     Pictures never come here: the decoder before this one takes them.
     """
@@ -205,7 +208,7 @@ def bench_dataset(form: str, urls: Sequence[str]) -> Any:
 
     A dict has `__key__`, `__url__`, and payloads by field, as bytes.
     *form*: "loose" (*urls* is one prefix of files or objects; it has no `dataset[number]`), "zip" (zip files); any
-    other: *urls* is one table.
+    other: *urls* is one table. Raises: TarToolsError if *urls* can't be listed or opened.
     """
     if form == "loose":
         return LooseFiles(*urls)
@@ -222,8 +225,8 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
     "parts": without workers, a dict of the seconds a sample to "list", "read", "decode" and "collate", else None.
     Also limits torch in this process to one thread, and silences warnings.
 
-    Raises: SampleError if a complete pass does not have each sample once, or a sample can't be decoded; what reading
-    raises.
+    Raises: SampleError if a pass has too many samples, a complete one too few, a key comes twice in a pass (if
+    `row.files`), or a sample can't be decoded; what reading raises.
     """
     warnings.simplefilter("ignore")  # of torch, about what users of it choose
     torch.set_num_threads(1)
@@ -266,7 +269,8 @@ def measure_row(row: BenchRow) -> dict[str, Any]:
 def _drop_cached_pages(row: BenchRow) -> float:
     """Drop the files of *row* from the page cache if `row.cold`; return the share of their pages that is still cached.
 
-    The share is from 0.0 to 1.0; for a row that is not cold, nothing is dropped, and it is 1.0.
+    The share is from 0.0 to 1.0, without files 0.0; for a row that is not cold, nothing is dropped, and it is 1.0.
+    Raises: OSError if a file can't be opened.
     """
     if row.cold:
         openfiles.drop(row.files)
@@ -277,7 +281,8 @@ def _loader_arguments(row: BenchRow, chooser: FieldChooser) -> tuple[dict[str, A
     """Return (arguments of DataLoader by name for the batches of *row*, number of samples of a pass).
 
     *chooser* decodes the samples. An item of the DataLoader is a pair (batch, `BatchNote`), or a TarToolsError. The
-    number is `row.samples`, or that of the dataset if it has fewer.
+    number is `row.samples`, or that of the dataset if it has fewer; for "tar", whose `row.order` is not used, always
+    `row.samples`. Raises: TarToolsError if the data can't be listed or opened.
     """
     if row.form == "tar":
         return {"dataset": ShardBatches(row, chooser), "batch_size": None}, row.samples
@@ -344,6 +349,6 @@ def _measure_pass(row: BenchRow, notes: Iterator[BatchNote], count: int, max_sec
 
 
 def _processor_seconds() -> float:
-    """Return the processor seconds, user and system, of this process and of its ended workers, since they began."""
+    """Return the processor seconds, user and system, of this process and of its ended children, since they began."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)

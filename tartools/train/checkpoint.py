@@ -23,11 +23,14 @@ from tartools.storage.url import Name, name_of
 def writer(url: Name) -> Iterator[WritableFile]:
     """Open *url* for writing: a context manager with a binary file, which appears when the block ends well.
 
-    It replaces what was at *url*. An exception in the block, a kill, a full disk leave what was there before. In stores
-    parts are sent while the next one is written.
+    It replaces what was at *url*. An exception in the block, a kill, a full disk leave what was there before; but
+    stdout, existing fifos and devices, and commands (`pipe:`) get bytes at once. In stores parts are sent while the
+    next one is written.
 
     Holds: for a store up to 5 parts of 16 MiB, beyond 8 GB of 32 MiB. Raises: StorageError, also in place of the error
-    that torch.save makes of it; UsageError if *url* is empty, a pattern with a number, or a terminal.
+    that torch.save makes of it; BrokenPipeError for stdout whose reader has closed it; UsageError if *url* is empty, a
+    pattern with a number, or a terminal, holds credentials, names no object of its store, or is a file: URL of another
+    host.
     """
     with WritableFile(name_of(url), force=True) as file, _raise_cause(file):
         yield file
@@ -35,12 +38,15 @@ def writer(url: Name) -> Iterator[WritableFile]:
 
 @contextmanager
 def reader(url: Name) -> Iterator[io.BufferedReader]:
-    """Open *url* for reading: a context manager with a binary file that can seek, all of one version.
+    """Open *url* for reading: a context manager with a binary file that can seek, which is closed at its end.
 
-    Objects of stores are read in ranges, several at once, ahead of the reader. A URL that can't be read in ranges
-    (stdin, a command, a fifo) is copied to a temporary file first.
+    Objects of stores are read in ranges of one version, several at once, ahead of the reader. A local file is read in
+    place, and not compared with what it was. Anything else (stdin, a command, a fifo), and an object that can't be read
+    in ranges, is copied to a temporary file first.
 
-    Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read.
+    Holds: up to 72 MiB. Raises: StorageError, also if the object is replaced while it is read, and in place of the
+    error that torch.load makes of it; OSError of reading a local file; UsageError if *url* names no object of its
+    store, holds credentials, or is a file: URL of another host.
     """
     with seekable.open_seekable(name_of(url)) as file, _raise_cause(file.raw):
         yield file

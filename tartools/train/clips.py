@@ -51,8 +51,8 @@ class Clip:
 
         *spare*: how many units the whole has more than the part; if it is not above 0, the result is 0. Else `at` gives
         0 for "begin", half of *spare*, rounded down, for "middle", and for "random" a number from 0 to *spare*, drawn
-        by *seed* (None: at random). The same *seed* gives the same fraction of *spare*: a sound and a video of one
-        sample are cut at one time.
+        by *seed* (None: at random); it must not be "spread". The same *seed* gives the same fraction of *spare*: a
+        sound and a video of one sample are cut at one time.
         """
         if self.at == "begin" or spare <= 0:
             return 0
@@ -84,7 +84,7 @@ def split_clips(decode: Any) -> tuple[dict[str, Clip], Any]:
 
 
 def fields_by_range(clips: Mapping[str, Clip]) -> Iterable[str]:
-    """Return the fields of *clips* whose payloads are read in parts, from a file; compressed ones (mp4.gz) are not."""
+    """Yield the fields of *clips* whose payloads are read in parts, from a file; compressed ones (mp4.gz) are not."""
     return (field for field, clip in clips.items() if clip.reads_part and split_codec(field)[1] is None)
 
 

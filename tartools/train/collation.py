@@ -42,11 +42,12 @@ class Padded(NamedTuple):
 class FieldCollation:
     """A collate_fn: calls *function*, and explains its error if values of a field do not fit into one batch.
 
-    Call it with the list of samples; it returns what *function* makes of them. *names*: the field of each value, if
-    samples are tuples or lists of as many values; (): messages number the values. *argument*: name of the argument that
-    takes another function, for messages.
-    Raises: UnequalBatchError, which names the field and the reason (shapes, None, a missing field) and gives advice;
-    other errors of *function* as they are.
+    Call it with the list of samples, at least one; it returns what *function* makes of them. *names*: the field of each
+    value, if samples are tuples or lists of as many values; (): messages number the values. *argument*: name of the
+    argument that takes another function, for messages.
+    Raises: UnequalBatchError if *function* fails, and the samples do not fit into one batch: it has the field, or the
+    number of the value, the reason (shapes, numbers of items, None, a missing field) and advice; other errors of
+    *function* as they are.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class FieldCollation:
         self.function, self.names, self.argument = function, tuple(names), argument
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Return the batch that the function makes of *samples*.
+        """Return the batch that the function makes of *samples*, at least one.
 
-        Raises: UnequalBatchError, with the field and the reason, if they do not fit into one batch; other errors of the
-        function.
+        Raises: UnequalBatchError, with the field and the reason, if the function fails and they do not fit into one
+        batch; other errors of the function.
         """
         try:
             return self.function(samples)
@@ -72,7 +73,7 @@ def with_explanation(function: Any, names: Sequence[str], argument: str = "colla
     """Return *function* as a `FieldCollation`, which explains errors, if it is torch's or webdataset's default.
 
     Any other function is returned unchanged; None stands for torch's default. *names*: fields of samples that are
-    tuples of as many values.
+    tuples of as many values; (): messages number the values.
     *argument*: name of the argument that takes another function, for messages.
     """
     if function is None or any(function is default for default in DEFAULT_FUNCTIONS):
@@ -83,8 +84,8 @@ def with_explanation(function: Any, names: Sequence[str], argument: str = "colla
 def field_names(dataset: Any) -> Sequence[str]:
     """Return the names of the fields in the tuples of *dataset*, also through torch's Subset and ConcatDataset.
 
-    They are the `names` of its `chooser`, a `FieldChooser`: in the order of the tuples, "jpg;png" for a choice. () if
-    samples are dicts, there is no `chooser`, or parts of a ConcatDataset have different fields.
+    They are the `names` of its `chooser`, a `FieldChooser`: in the order of the tuples, "jpg;png" for a choice. Empty
+    if samples are dicts, there is no `chooser`, or parts of a ConcatDataset have different fields.
     """
     if isinstance(dataset, (Subset, ConcatDataset)):
         names = {tuple(field_names(part)) for part in datasets_in(dataset)}
@@ -96,10 +97,12 @@ def field_names(dataset: Any) -> Sequence[str]:
 
 
 def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: str) -> str:
-    """Return the reason why *samples* do not fit into one batch, and advice; "" if no reason is found.
+    """Return the first reason why *samples*, at least one, do not fit into one batch, and advice; "" if none is found.
 
-    Reasons: a value is None, fields are not in all samples, or shapes or numbers of items differ. *names*: fields of
-    samples that are tuples of as many values. *argument*: name of the argument that takes another function for batches.
+    Reasons: a value is None, fields are not in all samples, or shapes of tensors or arrays, or numbers of items of
+    lists or tuples, differ. *names*: fields of samples that are tuples or lists of as many values; values of other
+    samples are numbered, or named by the keys of dicts. *argument*: name of the argument that takes another function
+    for batches.
     """
     is_named = all(isinstance(sample, (list, tuple)) and len(sample) == len(names) for sample in samples)
     if names and is_named:
@@ -110,10 +113,10 @@ def describe_mismatch(samples: Sequence[Any], names: Sequence[str], argument: st
 
 
 def _describe_values(values: Sequence[Any], place: str, field: str, argument: str) -> str:
-    """Return why *values*, one of each sample, do not fit into one batch; "" if no reason is found.
+    """Return why *values*, one of each sample, do not fit into one batch, and advice; "" if no reason is found.
 
-    *place*: where they are, as "field 'jpg', item 0"; "": they are whole samples. *field*: their field, "" if it is not
-    known. *argument*: name of the argument that takes another function for batches.
+    *values*: at least one. *place*: where they are, as "field 'jpg', item 0"; "": they are whole samples. *field*:
+    their field, "" if it is not known. *argument*: name of the argument that takes another function for batches.
     """
     subject = place or "a sample"
     if any(value is None for value in values):
@@ -189,7 +192,7 @@ def _pad_advice(argument: str) -> str:
 
 
 def padded(samples: Sequence[Any], value: float = 0) -> Any:
-    """Return *samples* as a batch in which sequences of unequal length are filled up: a collate_fn.
+    """Return *samples*, at least one, as a batch with sequences of unequal length filled up: a collate_fn.
 
         batch = tartools.train.padded([(torch.tensor([5, 6, 7]), "a"), (torch.tensor([8]), "b")])
         (values, lengths), texts = batch  # [[5, 6, 7], [8, 0, 0]] and [3, 1], and ["a", "b"]
@@ -198,11 +201,11 @@ def padded(samples: Sequence[Any], value: float = 0) -> Any:
     becomes (values, lengths): the last dimension is filled up to the longest with *value*, at the end. It does so in
     each batch, even if all lengths are equal there. All else is collated as torch does: pictures and clips, with three
     dimensions or more, have to be of one shape. Samples that are tuples give a tuple, dicts a dict, and sequences a
-    `Padded`. For a WebDataset: `.batched(16, collation_fn=tartools.train.padded)`; another *value*:
-    `functools.partial(padded, value=-100)`.
+    `Padded`, of the common type of its tensors; lists give int64, or float32 if one has floats. For a WebDataset:
+    `.batched(16, collation_fn=tartools.train.padded)`; another *value*: `functools.partial(padded, value=-100)`.
 
     Raises: UnequalBatchError if values do not fit even so: with field or item and shapes, but with shapes only for
-    sequences of different channels or dimensions.
+    sequences of different channels or dimensions; other errors of torch's collation, such as for a type.
     """
     try:
         return _pad_values(samples, value)
@@ -215,7 +218,7 @@ def padded(samples: Sequence[Any], value: float = 0) -> Any:
 
 
 def _pad_values(values: Sequence[Any], fill: float) -> Any:
-    """Return *values*, one of each sample, as a batch: sequences as a `Padded`, filled up with *fill*.
+    """Return *values*, one of each sample, at least one, as a batch: sequences as a `Padded`, filled up with *fill*.
 
     Dicts with equal keys become a dict, tuples of one length a tuple, of batches of their parts; other values are
     collated by torch's `default_collate`. Raises: UnequalBatchError, of `_pad_tensors`; errors of `default_collate`.
@@ -231,7 +234,7 @@ def _pad_values(values: Sequence[Any], fill: float) -> Any:
 
 
 def _is_sequence(value: Any) -> bool:
-    """True if *value* is a tensor or array of one or two dimensions, or a list of int and float, perhaps empty."""
+    """True if *value* is a tensor or array of one or two dimensions, or a list of int and float alone; [] is."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return 1 <= value.ndim <= MAX_SEQUENCE_DIMENSIONS
     return isinstance(value, list) and all(type(item) in (int, float) for item in value)

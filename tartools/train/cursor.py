@@ -66,7 +66,7 @@ class ShardSlice(NamedTuple):
 
     @property
     def boundary(self) -> Boundary | None:
-        """The end of the slice: byte `end`, and the key of the sample that begins there; None: the end of the shard."""
+        """The end of a slice of bytes: `Boundary`(`end`, `key` in bytes); None if that is the end of the shard."""
         return None if self.end is None else Boundary(self.end, self.key.encode(errors="surrogateescape"))
 
 
@@ -145,16 +145,15 @@ class Cursor(NamedTuple):
 
     @property
     def is_at_begin(self) -> bool:
-        """True if the reader has yielded nothing of its epoch, and `position` and `remainder` are None."""
+        """True if `repetition`, `total` and `yielded` are 0, and `position` and `remainder` are None."""
         counts = self.repetition, self.total, self.yielded
         return not any(counts) and self.position is None and self.remainder is None
 
     def as_state(self) -> State:
         """Return this cursor as a state: a dict of plain values, with "version".
 
-        "data" and "epoch" are as here; "reader", "position" and "shuffle" are lists of the fields of these records, or
-        None; "counts" is the list of `repetition`, `total` and `yielded`; "left" is `remainder`, as in the first
-        states.
+        "data" and "epoch" are as here; "reader", "position", "shuffle" and "left", which is `remainder`, are lists of
+        the fields of these records, or None; "counts" is the list of `repetition`, `total` and `yielded`.
         """
         counts = self.repetition, self.total, self.yielded
         state = {"data": self.data, "reader": self.reader, "epoch": self.epoch, "counts": counts}
@@ -164,7 +163,9 @@ class Cursor(NamedTuple):
     def from_state(cls, state: Any, shards: int) -> Cursor:
         """Return the cursor from which `as_state` made *state*. *shards*: number of shards of the stream.
 
-        Raises: StateError if any value in it is not what `as_state` writes, or names a shard that there is not.
+        A state without "version" has version 1; further names in it are ignored. Raises: StateError if it is no dict,
+        has a later version, lacks a value or has one of another type or range than `as_state` writes, or names a shard
+        that there is not.
         """
         checks: dict[str, Callable[[Any], bool]] = {"data": is_text, "reader": is_reader, "epoch": is_count}
         checks["counts"] = lambda value: is_list(value, is_count, is_count, is_count)
@@ -189,7 +190,7 @@ class Cursor(NamedTuple):
 def is_slice(value: Any, shards: int) -> bool:
     """True if *value*, from a state, is a list of the fields of a valid `ShardSlice` of one of *shards* shards.
 
-    Valid are numbers from 0 on, `number` below `slices`, `begin` not behind `end`, and rows only with an `end`.
+    Valid are whole numbers from 0 on, `number` below `slices`, `begin` not behind `end`, and rows only with an `end`.
     """
 
     def is_end(end: Any) -> bool:
@@ -219,7 +220,7 @@ def is_position(value: Any, shards: int) -> bool:
 def is_shuffle(value: Any, shards: int) -> bool:
     """True if *value*, from a state, is a list of the fields of a valid `ShuffleCursor`. *shards*: number of shards.
 
-    Its `numbers` must be different, and below `read`.
+    Its `numbers` must be different, and below `read`, and its `end` a valid position (`is_position`).
     """
     if not is_list(value, is_count, is_count, _is_numbers, lambda end: is_position(end, shards)):
         return False
@@ -230,7 +231,7 @@ def is_shuffle(value: Any, shards: int) -> bool:
 def is_remainder(value: Any, shards: int) -> bool:
     """True if *value*, from a state, is a list of the fields of a valid `Remainder`. *shards*: number of shards.
 
-    `held` is a list of pairs [numbers, slices]; all slices must be valid (`is_slice`).
+    `held` is a list of pairs [numbers, slices], with whole numbers from 0 on; all slices must be valid (`is_slice`).
     """
 
     def is_slices(slices: Any) -> bool:
@@ -244,7 +245,7 @@ def is_remainder(value: Any, shards: int) -> bool:
 
 
 def _is_numbers(value: Any) -> bool:
-    """True if *value*, from a state, is a list of numbers from 0 on."""
+    """True if *value*, from a state, is a list of whole numbers from 0 on, perhaps empty."""
     return is_list_of(value, is_count)
 
 
@@ -274,7 +275,8 @@ def _slices(values: Sequence[Sequence[Any]]) -> list[ShardSlice]:
 def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
     """Return the cursors of the readers in *loaded*, all of one epoch. *shards*: number of shards of the stream.
 
-    *loaded* is a state of a reader, one of a StatefulDataLoader, or a list of states; {} has no cursors.
+    *loaded* is a state of a reader, one of a StatefulDataLoader, or a list of states; {} and [] have no cursors.
+    Whether the states are of one fingerprint, and of all readers, is not checked.
     Raises: StateError for anything else, for damaged states, for states of different epochs, and for a state of a
     StatefulDataLoader that is older than its last batch.
     """
@@ -287,7 +289,7 @@ def cursors_of(loaded: Any, shards: int) -> list[Cursor]:
 def states_in(loaded: Any, owner: str) -> Iterator[Any]:
     """Yield the states of single readers in *loaded*, unchecked; torchdata's loader wraps them in states of its own.
 
-    *loaded*: a state of a reader, one of a StatefulDataLoader, or a list of states; {} has none.
+    *loaded*: a state of a reader, one of a StatefulDataLoader, or a list of states; {} and [] have none.
     *owner*: whose states they should be, for the message, as in "an ObjectStream". Raises: StateError for anything
     else, and if torchdata's loader has yielded batches since its last snapshot (snapshot_every_n_steps above 1), so
     that its state is older than the last batch.

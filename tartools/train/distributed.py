@@ -43,12 +43,13 @@ _log = logging.getLogger("tartools.train")
 
 
 class _CheckpointFiles:
-    """The file system interface of torch's reader and writer, for URLs."""
+    """The file system interface of torch's reader and writer, for URLs; it can't rename or remove files."""
 
     def create_stream(self, path: str, mode: str) -> AbstractContextManager[Any]:
         """Return a context manager with the open file *path*, a URL: to read if *mode* is "rb", else to write.
 
-        A file that is written appears at the end of the block.
+        A file that is written appears, in place of an older one, when the block ends without an error. Raises:
+        StorageError; UsageError for a URL to write that is a pattern with a number, such as %06d.
         """
         return checkpoint.reader(path) if mode == "rb" else checkpoint.writer(path)
 
@@ -61,11 +62,17 @@ class _CheckpointFiles:
         return os.fspath(path).rstrip("/")
 
     def mkdir(self, path: str) -> None:
-        """Make the local folder *path* and its parents; do nothing for URLs of stores, which have no folders."""
+        """Make the local folder *path* and its parents, unless they are there; do nothing for URLs that are not local.
+
+        Raises: StorageError.
+        """
         storage.make_directory(path)
 
     def exists(self, path: str) -> bool:
-        """True if the file or object *path*, a URL, exists."""
+        """True if the file or object *path*, a URL, exists; False for an object at which this user may not look.
+
+        Raises: StorageError if the server's response does not say it.
+        """
         return storage.exists(path)
 
 
@@ -83,7 +90,10 @@ class _CheckpointAtUrl:
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """True if *checkpoint_id* is a URL, or a path, of a scheme that can be written; makes no request."""
+        """True if *checkpoint_id* is a path, or a URL of a scheme in `SCHEMES`, without credentials.
+
+        Makes no request: whether the scheme can be written is not looked at.
+        """
         try:
             Url(os.fspath(checkpoint_id)).module("write")
         except (StorageError, UsageError):
@@ -98,7 +108,8 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
     lists its objects; with *overwrite* False it is an error. *thread_count*: files of each rank that are written side
     by side.
 
-    Holds: for each of these up to 5 parts of 16 MiB. Raises: as DCP does, CheckpointException with the StorageError.
+    Holds: for each of these up to 5 parts of 16 MiB, beyond 8 GB of 32 MiB. Raises: as DCP does, CheckpointException
+    with the StorageError. If old data can't be removed, that is logged.
     """
 
     def __init__(self, url: str | os.PathLike[str], *, thread_count: int = 1, overwrite: bool = True) -> None:
@@ -109,7 +120,8 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
 
         If ranks save without collectives, the plan is a copy with the prefix of this rank's files as `storage_data`.
 
-        Raises: StorageError if a checkpoint is there and overwrite is False.
+        Raises: StorageError if a checkpoint is there and overwrite is False, the server can't tell that, or the folder
+        can't be made.
         """
         self.fs.mkdir(self.path)
         if not self.overwrite and self._metadata_exists():
@@ -119,14 +131,20 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         return dataclasses.replace(plan, storage_data=self._prefix(self.rank))
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return *plans*, one a rank, each with the prefix of the rank's data files, which no save before has used."""
+        """Return *plans*, one a rank, each with the prefix of the rank's data files, which no save before has used.
+
+        The prefix is its `storage_data`; a plan that has one already stays as it is.
+        """
         return [
             plan if plan.storage_data is not None else dataclasses.replace(plan, storage_data=self._prefix(rank))
             for rank, plan in enumerate(plans)
         ]
 
     def _prefix(self, rank: int) -> _StoragePrefix:
-        """Return the beginning of the names of the data files of *rank* in this save: "__RANK_ID_", a new ID a save."""
+        """Return the beginning of the names of the data files of *rank* in this save: "__RANK_ID_", a new ID a save.
+
+        It is in torch's record, for the `storage_data` of a plan.
+        """
         return _StoragePrefix(f"__{rank}_{self.save_id}_")
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -141,12 +159,12 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
         return written
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write `.metadata`, with which the checkpoint appears; then remove data of older saves from the folder.
+        """Write `.metadata`, with which the checkpoint appears; then remove data of older saves that can be listed.
 
         If ranks save without collectives, each writes a file of its own, "__RANK.metadata", and removes its own data of
         older saves.
-        *metadata*: gets its version and the place of each value. *results*: of `write_data`, by rank. If data can't be
-        removed, that is logged. Raises: StorageError.
+        *metadata*: gets its version, `storage_meta`, and the place of each value. *results*: of `write_data`, by rank.
+        If data can't be removed, that is logged. Raises: StorageError.
         """
         metadata.version = CURRENT_DCP_VERSION
         metadata.storage_data = {result.index: result.storage_data for several in results for result in several}
@@ -166,7 +184,8 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
     def _list_files(self) -> list[str]:
         """Return the URLs of all files or objects directly in the checkpoint's folder; [] if its store can't list.
 
-        Raises: StorageError; OSError for a local folder.
+        In a local folder its subfolders, too. Raises: StorageError; UsageError if the URL names no bucket; OSError for
+        a local folder.
         """
         if Url(self.path).is_local:
             return [f"{self.path}/{name}" for name in os.listdir(path_of(self.path))]
@@ -176,7 +195,8 @@ class StorageWriter(_CheckpointAtUrl, FileSystemWriter):
 class StorageReader(_CheckpointAtUrl, FileSystemReader):
     """Loads a checkpoint from *url*, a prefix of any scheme: `dcp.load(state, storage_reader=StorageReader(url))`.
 
-    Values are read in the order in which they lie in their files, in ranges read ahead. Holds: the largest value twice.
+    Values are read in the order in which they lie in their files, in ranges read ahead. Holds: up to 72 MiB, and the
+    largest value twice.
 
     Raises: as DCP does, CheckpointException with the StorageError.
     """

@@ -33,7 +33,7 @@ def mix_bits(values: Any, key: int) -> Any:
 
 
 def make_order_key(*parts: int) -> int:
-    """Return a key of 64 bits made of the numbers *parts*, in this order.
+    """Return a key from 0 to 2**64 - 1 made of the whole numbers *parts*, perhaps negative, in this order.
 
     >>> make_order_key(0, 0) != make_order_key(0, 1) != make_order_key(1, 0)
     True
@@ -72,8 +72,9 @@ def permute(positions: Any, count: int, key: int) -> Any:
 def draw_by_share(positions: Any, bounds: Any, key: int) -> Any:
     """Return for each of *positions* a number from 0 to `len(bounds) - 1`, drawn at random by *key*, with repetition.
 
-    *positions*: an array of whole numbers; the result is an array of int64. *bounds*: cumulative sums of weights,
-    float64. Number n is drawn with a probability in the ratio of bounds[n] - bounds[n-1].
+    *positions*: an array of whole numbers from 0 on; the result, an array of int64, is the same for the same position
+    and key. *bounds*: cumulative sums of weights, float64. Number n is drawn with a probability in the ratio of
+    bounds[n] - bounds[n-1], number 0 of bounds[0].
     """
     numbers = np.asarray(positions).astype(np.uint64)
     shares = (mix_bits(mix_bits(numbers, key), key) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
@@ -156,9 +157,10 @@ class BlockOrder:
 class Weighting(NamedTuple):
     """Parsed weights of rows.
 
-    `source`: number of the source of each row: an array of integers
-    `weights`: weight of each row within its source: an array of floats
-    `schedule`: pairs (samples, shares): from so many samples on, counted over all epochs, source n has `shares[n]`
+    `source`: number of the source of each row, from 0: an array of integers
+    `weights`: weight of each row relative to the others of its source: an array of floats
+    `schedule`: pairs (samples, shares): from so many samples on, counted over all epochs, source n has `shares[n]`; the
+        first from 0 on, and they ascend. `shares`: an array of floats, relative to their sum
     """
 
     source: Any
@@ -169,7 +171,8 @@ class Weighting(NamedTuple):
 class WeightedOrder:
     """An epoch of *length* rows drawn with repetition, each on average as often as *mixture* says.
 
-    *mixture*: weights of rows within sources, and shares of sources; its schedule has one item. Holds: 8 bytes a row.
+    *mixture*: weights of rows within sources, and shares of sources; its schedule must have one item, whose shares hold
+    in all epochs. Holds: 8 bytes a row.
     `length`: positions of an epoch. `kind`: a dict of plain values that identifies the order in states.
     """
 
@@ -263,7 +266,8 @@ RowOrder = PlainOrder | BlockOrder | WeightedOrder | ShareOrder
 def split_in_ratio(shares: Any, count: int) -> Any:
     """Return whole numbers in the ratio of *shares* that add up to *count*; the largest remainders are rounded up.
 
-    *shares*: an array of floats from 0 on; the result is one of int64, as long.
+    With equal remainders the first ones are. *shares*: an array of floats from 0 on, not all 0; the result is one of
+    int64, as long.
 
     >>> split_in_ratio(np.array([0.7, 0.2, 0.1]), 12).tolist()
     [9, 2, 1]
@@ -275,7 +279,7 @@ def split_in_ratio(shares: Any, count: int) -> Any:
 
 
 def mixture_fingerprint(mixture: Weighting, length: int) -> dict[str, Any]:
-    """Return {"weights": checksum of *mixture*, "length": *length*}, which states of the order contain."""
+    """Return {"weights": CRC-32 of *mixture*, "length": *length*}, which states of the order contain."""
     check = zlib.crc32(mixture.source.tobytes(), zlib.crc32(mixture.weights.tobytes()))
     check = zlib.crc32(repr([(first, shares.tolist()) for first, shares in mixture.schedule]).encode(), check)
     return {"weights": check, "length": length}
@@ -294,9 +298,12 @@ def parse_weights(table: Any, count: int, weights: Any) -> Weighting:
 
     *weights*: the name of a column; an array with a number for each row; a dict of shares by pattern of shard URLs (of
     fnmatch, where * matches slashes, too; the shards that match are a source); a schedule, pairs (sample number, such a
-    dict); or None for equal weights. A column or an array is one source.
+    dict) whose numbers ascend from 0 and count over all epochs; or None for equal weights. Without patterns all rows
+    are one source, and *table* is used for a column alone. In a schedule a pattern that a pair lacks has the share 0
+    there.
     Raises: SampleError for a shard that no pattern matches; KeyError for a column that *table* lacks; ValueError for
-    anything else that is wrong with them.
+    other wrong values, such as negative ones, all 0, or of another number than *count*; TypeError for items that are no
+    numbers or pairs.
     """
     if isinstance(weights, dict):
         weights = [(0, weights)]
@@ -321,9 +328,9 @@ def _parse_schedule(table: Any, count: int, schedule: Any) -> Weighting:
 
     *schedule*: pairs (first sample, {pattern of shard URLs, as of fnmatch: share}); a pattern that a pair lacks has the
     share 0 there.
-    Raises: SampleError for a shard that no pattern matches; ValueError if they are no such pairs, for a schedule that
-    does not begin at sample 0 and ascend, a pattern without rows, two patterns that match one shard, and shares that
-    are negative or all 0.
+    Raises: SampleError for a shard that no pattern matches; ValueError for an item that is not of two values, the
+    second a dict (TypeError if it has no length), for a schedule that does not begin at sample 0 and ascend, a pattern
+    without rows, two patterns that match one shard, and shares of a pair that are not finite, negative or all 0.
     """
     if any(len(pair) != 2 or not isinstance(pair[1], dict) for pair in schedule):
         raise ValueError("a schedule of weights is like [(0, {'a/*.tar': 1}), (100000, {'b/*.tar': 1})]")

@@ -58,11 +58,13 @@ class FieldChooser:
     `needed`: names of all fields that are read, in lower case; None for all.
     `files`: fields whose payloads it takes as open files, where they are ranges of a file.
     `raw`: True without *decode*, *transform* and *classes*: payloads stay bytes.
+    `decoder`: webdataset's Decoder, for fields without a `Clip`; None without *decode*.
     `clips`: field -> `Clip`. `classes`: field -> {class name: number}.
     `seeds`: gives the seeds of samples, if a transform or a clip asks for them; else None.
 
-    Raises: ValueError and TypeError for arguments that don't fit. When it is called: SampleError, with shard, sample
-    and field; an exception of a transform gets a note with shard and sample, and is a RuntimeError for StopIteration.
+    Raises: ValueError and TypeError for arguments that don't fit; StorageError for a file of *classes* that can't be
+    read. When it is called: SampleError, with shard, sample and field; StorageError if a payload can't be read; an
+    exception of a transform gets a note with shard and sample, and is a RuntimeError for StopIteration.
     """
 
     def __init__(
@@ -136,7 +138,10 @@ class FieldChooser:
         return result
 
     def _result(self, fields: Mapping[str, Any]) -> Any:
-        """Return the chosen fields of a sample, given as the dict *fields*, decoded and transformed."""
+        """Return the chosen fields of a sample, given as the dict *fields*, decoded and transformed.
+
+        Raises: see the class.
+        """
         if self.fields is not None:
             values = [self._value(fields, names) for names in self.fields]
             return self._apply_transform(fields, tuple(values))
@@ -147,7 +152,7 @@ class FieldChooser:
     def _value(self, sample: Mapping[str, Any], names: list[str]) -> Any:
         """Return the decoded value of the first of *names* that *sample* has, as written or in lower case.
 
-        If it has none: None if `missing` is None, else raises SampleError.
+        None if it has none and `missing` is None. Raises: SampleError if it has none otherwise, or it can't be decoded.
         """
         for name in names:
             field = name if name in sample else name.lower()
@@ -161,9 +166,9 @@ class FieldChooser:
     def _decode_value(self, sample: Mapping[str, Any], name: str, value: Any) -> Any:
         """Return *value*, the payload of the field *name* of *sample*, decoded: of a field with classes its number.
 
-        The key, the URL, and values that are no payload (of a column of a table, None, or an open file of a field
-        without a clip) are returned unchanged, and without *decode* all values but of fields with classes. Raises:
-        SampleError, naming shard, sample and field.
+        In other fields values that are no payload (of a column of a table, None, or an open file of a field without a
+        clip), the key and the URL are returned unchanged; without *decode* all values are. A payload that no decoder
+        takes stays bytes, decompressed if *name* says so (bin.gz). Raises: SampleError, naming shard, sample and field.
         """
         if name in self.classes:
             return self._class_number(sample, name, value)
@@ -182,7 +187,8 @@ class FieldChooser:
         """Return the number of the class whose name is *value*: bytes, text or a number, of *field* of *sample*.
 
         Bytes are decompressed if *field* says so (cls.gz); blanks and newlines around the name do not count. Raises:
-        SampleError, naming shard and sample, for another name.
+        SampleError, naming shard and sample, for a name of no class, and bytes that can't be decompressed; StorageError
+        if there is too little memory for that.
         """
         numbers = self.classes[field]
         if isinstance(value, bytes):
@@ -259,9 +265,10 @@ def names_in(fields: Any, argument: str = "fields") -> list[str]:
 def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
     """Return {field in lower case: {class name: number}} for *classes*, numbered from 0 in their order; {} for None.
 
-    *classes*: names, without the blanks around them; the URL of a file with one on each line; or a dict of these by
-    field, where None is left out. Not in a dict, they are for the field `cls`. Raises: ValueError if there are no
-    names, or for repeated or empty ones; StorageError for a file that can't be read.
+    *classes*: an iterable of names, without the blanks around them; a text or path: the URL of a UTF-8 file with one on
+    each line; or a dict of these by field, where None is left out. Not in a dict, they are for the field `cls`. Raises:
+    ValueError if there are no names, for repeated or empty ones, and for a file that is not UTF-8; StorageError for one
+    that can't be read; UsageError for an invalid URL; TypeError for another object.
     """
     numbers_by_field = {}
     for field, field_classes in (classes if isinstance(classes, Mapping) else {"cls": classes}).items():
@@ -280,16 +287,16 @@ def class_numbers(classes: Any) -> dict[str, dict[str, int]]:
 def as_dict(sample: Sample, needed: Set[str] | None = None, files: Set[str] = frozenset()) -> dict[str, Any]:
     """Return *sample* as a dict of webdataset: `__key__`, `__url__`, and payloads by field, in lower case.
 
-    *needed*: fields to read, None for all; others have the value None. Fields in *files* are open files instead of
-    bytes, if their payloads are ranges of a file. Raises: SampleError if two fields to be read are equal but for case,
-    or if any field begins with two underscores.
+    *needed*: fields to read, in lower case, None for all; others have the value None. Fields in *files*, in lower case,
+    are open files instead of bytes, if their payloads are ranges of a file. Raises: SampleError if two fields to be
+    read are equal but for case, or if any field begins with two underscores; StorageError if a payload can't be read.
     """
     fields = [(field_name(member), _reader(member, files)) for member in sample.members]
     return make_dict(sample.key, sample.shard, fields, needed)
 
 
 def _reader(member: Member, files: Set[str]) -> Callable[[], Any]:
-    """Return the function that reads the payload of *member*: as bytes, or as a file for fields in *files*.
+    """Return the function that returns the payload of *member*: as bytes, or as an open file for fields in *files*.
 
     A payload that is not a range of a plain file is always bytes.
     """
@@ -303,9 +310,10 @@ def make_dict(
 ) -> dict[str, Any]:
     """Return the sample *key* of the shard *url* as a dict of webdataset: `__key__`, `__url__`, payloads by field.
 
-    *fields*: pairs (name, function that reads the payload); names become lower case. *needed*: names whose payloads are
-    read, None for all; others have the value None.
-    Raises: SampleError if two fields to be read are equal but for case, or if any field begins with two underscores.
+    *fields*: pairs (name, function that returns the payload); names become lower case. *needed*: names, in lower case,
+    whose payloads are read, None for all; others have the value None.
+    Raises: SampleError if two fields to be read are equal but for case, or if any field begins with two underscores;
+    the errors of these functions.
     """
     sample: dict[str, Any] = {DICT_KEY: key, DICT_URL: url}
     for field, payload in fields:
@@ -332,7 +340,8 @@ def _failure(sample: Mapping[str, Any], problem: str) -> SampleError:
 def decode_error(sample: Mapping[str, Any], field: str, error: BaseException | None) -> SampleError:
     """Return the SampleError for *field* of *sample*, which can't be decoded because of *error*.
 
-    It names sample and field, and has the message of *error* if that is a TarToolsError, else its class and text.
+    It names sample and field, and has the message of *error* if that is a TarToolsError, else its class and text
+    ("NoneType: None" for None).
     """
     text = f"{type(error).__name__}: {error} (tarcheck --decode lists all fields that can't be decoded)"
     return _failure(sample, f"field {field!r}: {error.message if isinstance(error, TarToolsError) else text}")

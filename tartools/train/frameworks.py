@@ -33,7 +33,8 @@ def is_dealt_by_framework() -> bool:
     """True if the caller is iterated over by an object of a framework that deals samples or batches to ranks.
 
     If a sampler or dataset dealt them too, n ranks would get one sample in n. Frameworks wrap what they deal without
-    a word to it, so their frame on the stack is the only trace. A forked worker has the stack of its parent.
+    a word to it, so their frame anywhere on the stack is the only trace. A forked worker has the stack of its parent:
+    it is True there, too; in one that is spawned it is False.
     """
     return _dealing_class() is not None
 
@@ -54,7 +55,7 @@ def warn_of_dispatched_workers(workers: int) -> None:
 
 
 def _dealing_class() -> str | None:
-    """Return the name of the framework's class on the stack that deals samples to ranks; None if there is none."""
+    """Return the name of the innermost class on the stack that is in `DEALER_CLASSES`; None if there is none."""
     if not any(module in sys.modules for module in DEALER_CLASSES):
         return None
     frame: FrameType | None = sys._getframe(1)
@@ -67,8 +68,9 @@ def _dealing_class() -> str | None:
 
 
 def iterate_for_accelerate(loader: Any, batches: Iterator[Any], is_at_end: Callable[[], bool]) -> Iterator[Any]:
-    """Yield *batches* of *loader* on accelerate's device; register the loader with accelerate meanwhile.
+    """Yield *batches* of *loader*, their tensors on accelerate's device; register the loader with accelerate meanwhile.
 
+    It is registered from the first batch on, until the iteration ends, is closed or fails.
     *loader*: gets the attributes that accelerate asks loaders for: `end_of_dataloader`, since it steps the optimizer
     after the last batch, and `remainder`, -1: no batch was filled up.
     `is_at_end()`: returns True once the last batch of the epoch came.

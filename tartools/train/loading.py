@@ -73,12 +73,12 @@ def loader(
     them as their EXIF data say. *classes*: names that become numbers. *missing*: for a sample without a field: "error",
     "skip" to leave it out, or None as the value. *shuffle*: True, False, or "blocks" of about *block* bytes; *seed*,
     *weights*, *length*, *replacement*, *per_batch*, *bucket*, *max_cost*, *drop_last*, *rank*, *world_size*: the order,
-    as of `StatefulSampler`. *collate_fn* and *options*: those of DataLoader. Without *decode*, *transform*, *classes*
-    and *collate_fn*, payloads are bytes and a batch is a `TableBatch`. More on all arguments: docs/training/fields.md;
-    a whole program: docs/training/pytorch.md.
+    as of `StatefulSampler`. *collate_fn* and *options*: those of DataLoader. For a dataset leave out *table* to *exif*.
+    Where payloads of a table stay bytes (no *decode*, *transform*, *classes*, *collate_fn*), a batch is a `TableBatch`,
+    or a list if it can't be read into one. More: docs/training/fields.md; a program: docs/training/pytorch.md.
 
     Raises: ValueError if there are no samples, and for arguments that don't fit; TypeError if *batch_size* is no whole
-    number, or *options* have a sampler; what TableDataset raises.
+    number, or *options* have a sampler; what TableDataset and StatefulSampler raise.
     """
     arguments = {"fields": fields, "decode": decode, "transform": transform, "resize": resize, "classes": classes}
     arguments |= {"exif": exif or None}
@@ -92,7 +92,10 @@ def loader(
 
 
 def check_loader_options(batch_size: Any, options: dict[str, Any]) -> None:
-    """Raise TypeError unless *batch_size* is a whole number, and if *options* (of DataLoader) have a sampler."""
+    """Raise TypeError unless *batch_size* is a whole number, and if *options* (of DataLoader) have a sampler.
+
+    That is "sampler" or "batch_sampler" with a value other than None. True and False are no whole numbers.
+    """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int):
         raise TypeError(f"batch_size is how many samples a batch has, not {batch_size!r}")
     if samplers := [name for name in ("sampler", "batch_sampler") if options.get(name) is not None]:
@@ -137,9 +140,9 @@ def dataset_of(
 
 
 def is_dataset(source: Any) -> bool:
-    """True if *source* is a dataset: has a length and items, but is no text, sequence of names, path or `Table`.
+    """True if *source* is a dataset: has `__len__` and `__getitem__`, but is no Sequence, path or `Table`.
 
-    Every list or tuple counts as a sequence of names.
+    Texts, lists and tuples are of the class Sequence, and count as names of shards.
     """
     names = isinstance(source, (Sequence, os.PathLike, Table))
     return hasattr(source, "__getitem__") and hasattr(source, "__len__") and not names
@@ -148,9 +151,10 @@ def is_dataset(source: Any) -> bool:
 class Loader(DataLoader[Any]):
     """A DataLoader over the dataset *data*, in the order of *sampler*. *options*: arguments of DataLoader.
 
-    Iterate over it once for each epoch. *collate_fn*: makes a batch of a list of samples; None: torch's default, or
-    `TableBatch` for a `TableDataset` whose payloads stay bytes. The state (`state_dict`, `load_state_dict`) counts the
-    batches that it has yielded, not those that workers have read ahead.
+    Iterate over it once for each epoch. *collate_fn*: makes a batch of a list of samples; None: torch's default, with
+    its errors explained (`FieldCollation`), or for a `TableDataset` whose payloads stay bytes a `TableBatch`, or a list
+    of samples if it can't be read into one. The state (`state_dict`, `load_state_dict`) counts the batches that it has
+    yielded, not those that workers have read ahead.
     """
 
     use_stateful_dataloader = True  # accelerate saves the state of such
@@ -188,7 +192,9 @@ class Loader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Yield the batches of the next epoch, of the one that was set, or the rest of the epoch of a loaded state.
 
-        Raises: what reading raises, also in a worker; RuntimeError for a worker that has ended.
+        An iteration that is left after a batch ends its epoch, too. Raises: what reading and collate_fn raise, also in
+        a worker; RuntimeError for a worker that has ended, for StopIteration, and in a worker that imports the main
+        program; TypeError for a function that can't be sent to spawned workers.
         """
         if self._is_prepared:
             return frameworks.iterate_for_accelerate(self, self._batches(), self._is_at_end)
@@ -216,22 +222,29 @@ class Loader(DataLoader[Any]):
 
     @property
     def samples_in_batch(self) -> int:
-        """The number of samples in a batch but the last; with `bucket=` or `max_cost=` of `loader` at most."""
+        """The batch size: the number of samples in each batch but the last ones of an epoch; 1 if the sampler has none.
+
+        With `bucket=` or `max_cost=` of `loader` batches have at most as many.
+        """
         return self._sampler.batch_size or 1
 
     def rank_and_size(self) -> tuple[int, int]:
-        """Return (rank, number of ranks) that this loader reads for."""
+        """Return (rank, number of ranks) that this loader reads for: as given, or as of `this_rank`.
+
+        Raises: ValueError for a bad RANK or WORLD_SIZE in the environment.
+        """
         return self._sampler.rank_and_size()
 
     def _is_at_end(self) -> bool:
-        """True if the last batch of the epoch was yielded."""
+        """True if no batch of the running iteration remains to be yielded; False without one."""
         return self._sampler.running is not None and not self._sampler.running.remaining
 
     def _batches(self) -> Iterator[Any]:
         """Yield the batches of the next epoch; after `load_state_dict` the remaining ones of its epoch.
 
-        Raises: what reading raises, with URL and byte, also for what a worker met; RuntimeError for StopIteration, and
-        for a worker that has ended.
+        Raises: what reading and collate_fn raise, also in a worker; RuntimeError for StopIteration, for a worker that
+        has ended (with the rows under way), and in a worker that imports the main program; TypeError for a function
+        that can't be sent to spawned workers.
         """
         started_by: Any = self.multiprocessing_context or multiprocessing
         method = started_by.get_start_method() if self.num_workers else ""
@@ -295,8 +308,8 @@ class Loader(DataLoader[Any]):
     def _describe_pending(self, batches: list[Any]) -> str:
         """Return the end of an error message: rows and shards of *batches*, which were requested but not yielded.
 
-        *batches*: lists of row numbers. Up to 8 rows and shards are named; for a dataset without a table only the items
-        of the next batch. "" if there are no batches.
+        *batches*: lists of row numbers. Named are up to 8 rows of the first one, and up to 8 shards of all; for a
+        dataset without a table up to 8 items of the first one. "" if there are no batches.
         """
         if not batches:
             return ""
@@ -312,7 +325,7 @@ class Loader(DataLoader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch; once an iteration has yielded all of it, the number of the next one."""
+        """The number of the current epoch; once an iteration over it has ended, the number of the next one."""
         return self._sampler.epoch
 
     def set_epoch(self, epoch: int) -> None:
@@ -340,8 +353,9 @@ class Loader(DataLoader[Any]):
 class _TableBatches(Dataset[Any]):
     """A dataset of batches of *data*: `__getitems__(rows)` returns the batch of a list of row numbers.
 
-    It is a `TableBatch`, or a list of samples where that can't be made. In a worker of its loader it is in shared
-    memory, and a TarToolsError is returned as a value. The length is the number of rows.
+    It is a `TableBatch`, or a list of samples where that can't be made. In a worker of its loader the payloads of a
+    `TableBatch` are in shared memory, as a `SentBuffer` (after sending, a memoryview), and a TarToolsError is returned
+    as a value. The length is the number of rows.
     """
 
     def __init__(self, data: TableDataset) -> None:
@@ -352,7 +366,10 @@ class _TableBatches(Dataset[Any]):
         return len(self.data)
 
     def __getitems__(self, rows: list[int]) -> TableBatch | list[Any] | TarToolsError:
-        """Return the batch of *rows*; in a worker of this dataset's loader a TarToolsError as a value."""
+        """Return the batch of *rows*; in a worker of this dataset's loader a TarToolsError as a value.
+
+        Raises: what reading raises; in such a worker no TarToolsError.
+        """
         worker = get_worker_info()
         # in a worker of another loader, nobody receives our buffers
         if worker is None or worker.dataset is not self:
@@ -363,7 +380,10 @@ class _TableBatches(Dataset[Any]):
             return error
 
     def _read_shared(self, rows: list[int]) -> TableBatch | list[Any]:
-        """Return the batch of *rows* in a shared buffer; a list of samples if it can't be read into one."""
+        """Return the batch of *rows*, its payloads in a `SentBuffer`; a list of samples if they can't be read into one.
+
+        Raises: what reading raises; the shared buffer is free then, and if a list is returned.
+        """
         buffers: list[torch.Tensor] = []
 
         def buffer_of(size: int) -> memoryview:

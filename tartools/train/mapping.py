@@ -56,8 +56,8 @@ def stream_map(
         for batch in torch.utils.data.DataLoader(data, batch_size=64): ...
 
     *source*: names of shards and tables, with braces and wildcards, or a `tartools.Table`. *function* gets a sample: a
-    dict of its fields, with *fields* a tuple of these; *decode*: name of a decoder, a function, or a dict of these. It
-    returns one result, which may be a list or a tuple; None, for nothing; or an iterator of results.
+    dict with `__key__`, `__url__` and fields, with *fields* a tuple of these; *decode*: name of a decoder, a function,
+    or a dict of these. It returns one result, perhaps a list or tuple; None, for nothing; or an iterator of results.
 
     Work goes out in chunks of about *chunk_size* bytes: runs of samples of a shard, or rows of a table (default: 8 MB,
     and of shards in stores 32 MB, because a store is asked for up to 8 MB more to find where a chunk begins). A shard
@@ -70,14 +70,14 @@ def stream_map(
     cluster at *address* (default: `RAY_ADDRESS`, else one on this machine), whose nodes need tartools. *workers* is how
     many chunks are worked on at a time (default: the cores of this machine, or of the cluster).
 
-    Each iteration is an epoch; it starts the workers and ends them. Ranks (of torch.distributed, or RANK and
-    WORLD_SIZE) share the chunks. It has workers of its own, so it raises RuntimeError in those of a DataLoader.
-    `state_dict` says which result is next, if *ordered*.
+    Each iteration is an epoch, and starts and ends the workers. Ranks (of torch.distributed, or RANK and WORLD_SIZE)
+    share the chunks. In workers of a DataLoader it raises RuntimeError. `state_dict` has the next result, if *ordered*.
 
     Holds: the results of *prefetch* chunks (default: 2 for each worker), pickled unless they come from threads.
     Raises: what *function* raises, with a note that names sample and shard, and what reading raises, after the results
     before it; RuntimeError with the chunk if its workers were lost each time; TypeError if the function can't be
-    pickled; StorageError if the cluster can't be reached; UsageError without Ray, for stdin and fifos; ValueError else.
+    pickled; StorageError if a name can't be expanded or the cluster can't be reached; UsageError without Ray, for stdin
+    and fifos; ValueError and TypeError for arguments that don't fit.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine is one of {', '.join(map(repr, ENGINES))}, not {engine!r}")
@@ -102,8 +102,9 @@ def _start_engine(
     At the end of the body a connection to Ray that was opened here is closed. `call_in_window` stops the engine.
     *engine*: "threads", "processes" or "ray". *workers*: calls at a time; None: one for each core of this machine, with
     Ray for each *cpus* cores of the cluster. *retries*: more tries of an item whose worker was lost (not of threads);
-    *address*, *cpus*: of the engine "ray". The engine gives, for each item, a list of the results of *work*, or their
-    pickles in bytes: `engines.results` reads both.
+    *address*, *cpus*: of the engine "ray", as `connect_cluster` and `limit_cores` take them. The engine gives, for each
+    item, a list of the results of *work*, or their pickles in bytes: `engines.results` reads both.
+    Raises: TypeError if *work* can't be pickled; UsageError without Ray; StorageError if the cluster can't be reached.
     """
     if engine == "ray":
         from tartools.run import ray as cluster
@@ -146,10 +147,11 @@ class StreamMap(IterableDataset[Any]):
 
     They end with the iteration: when it is at its end, is closed, or nothing refers to its iterator.
 
-    `source`: shards and tables, or a `Table`; `chooser`: makes of a sample the argument of `function`
-    `options`: engine, workers, retries, address and cpus of the engine, by name; `ordered`: in the order of the samples
-    `prefetch`: chunks under way, None: 2 a worker; `size`: bytes of a chunk, None: the default
-    Raises: ValueError without shards; UsageError for stdin and fifos; StorageError for a name that can't be expanded.
+    *source*: shards and tables, or a `Table`; *chooser*: makes of a sample the argument of *function*
+    *options*: engine, workers, retries, address and cpus of the engine, by name; *ordered*: in the order of the samples
+    *prefetch*: chunks under way, None: 2 a worker; *size*: bytes of a chunk, None: the default
+    Raises: ValueError without shards; UsageError for stdin and fifos; StorageError for a name that can't be expanded,
+    and a local file or a table that can't be read.
     """
 
     def __init__(
@@ -177,6 +179,7 @@ class StreamMap(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch, or resume a loaded state; return an iterator of this rank's results.
 
+        The workers start when its first result is asked for.
         Raises: RuntimeError in workers of a DataLoader.
         """
         if get_worker_info() is not None:
@@ -191,7 +194,7 @@ class StreamMap(IterableDataset[Any]):
         """Yield the results of this rank from its chunk number *first* on, without the first *consumed* of that chunk.
 
         *reference*: a list with a weak reference to this generator, by which it is closed if the program ends. Keeps
-        the position of `state_dict` current.
+        the position of `state_dict` current; at the end that is the begin of an epoch. Raises: see `stream_map`.
         """
         rank, world = this_rank()
         pieces = islice(make_chunks(self._names, self._sources, self._size), rank + first * world, None, world)
@@ -212,7 +215,11 @@ class StreamMap(IterableDataset[Any]):
         self._next = 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a state with the position of the next result of this rank. Raises: ValueError unless *ordered*."""
+        """Return a state with the position of the next result of this rank in the latest iteration.
+
+        Before an iteration, and at the end of one, it is the begin of an epoch; after `load_state_dict` the loaded one.
+        Raises: ValueError unless *ordered*; StorageError if a table can't be read.
+        """
         if not self._ordered:
             raise ValueError("results delivered out of order can't be resumed: use ordered=True")
         return make_state({"data": self._fingerprint(), "next": self._next})
@@ -220,8 +227,8 @@ class StreamMap(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration resume from *state*; the function is called again for one chunk at most.
 
-        It must return as many results as before. Raises: StateError if the state belongs to other shards or ranks, or
-        another chunk size, and without *ordered*.
+        It must return as many results as before. Raises: StateError if the state is malformed, or belongs to other
+        shards or ranks, or another chunk size, and without *ordered*; StorageError if a table can't be read.
         """
         checks = {"data": is_count, "next": lambda value: is_list(value, is_count, is_count)}
         check_state(state, "a stream_map", checks)

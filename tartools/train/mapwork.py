@@ -31,9 +31,10 @@ MapSource = str | Table  # a shard, or a table
 class MapChunk(NamedTuple):
     """A part of a source, the unit of work of `stream_map`; its `str` names it: "a.tar: chunk 2 of 9".
 
+    For rows of a table it is like "the table: rows 0 to 99".
     `slice`: the part; its `shard` is the number of the source
     `name`: of the source, for messages
-    `version`: of the shard when it was probed; None for a table, and if it has none
+    `version`: of the shard when it was probed; None for a table, for a shard without byte ranges, and if it has none
     """
 
     slice: ShardSlice
@@ -48,7 +49,8 @@ class MapChunk(NamedTuple):
 def sources_of_urls(urls: Sequence[str]) -> list[MapSource]:
     """Return *urls* as sources, in this order: a `Table` for each URL of a table, and shards as they are.
 
-    Raises: UsageError for stdin and fifos, which can be read only once; StorageError for a URL that can't be read.
+    Raises: UsageError for stdin, fifos and devices, which can be read only once; StorageError for a local file or a
+    table that can't be read. Shards on servers are not looked at.
     """
     for url in urls:
         if not is_repeatable(url) and Url(url).scheme != "pipe":
@@ -117,9 +119,10 @@ class MapWork:
     chooser: FieldChooser
 
     def __call__(self, chunk: MapChunk) -> Generator[Any, None, None]:
-        """Yield the results of the function for the samples of *chunk*: none for None, each item of an iterator.
+        """Yield the results of the function for the samples of *chunk*, in order: each item if it returns an iterator.
 
-        Raises: errors of the function and of the chooser, with a note that names sample and shard; errors of reading.
+        A result that is None, or such an item, is left out. Raises: errors of the function and of the chooser, with a
+        note that names sample and shard, SystemExit, too; errors of reading.
         """
         for sample in self._samples(chunk):
             key, url = sample[DICT_KEY], sample[DICT_URL]
@@ -135,7 +138,8 @@ class MapWork:
     def _samples(self, chunk: MapChunk) -> Iterator[dict[str, Any]]:
         """Return an iterator of the samples of *chunk*, as dicts of `as_dict`; fields that are not needed are None.
 
-        Raises: StorageError if the shard was replaced since it was probed.
+        Raises: StorageError if the shard was replaced since it was probed, or if it, or the table, can't be read;
+        TarFormatError for damage and SampleError as of `as_dict`, perhaps from the iterator.
         """
         part, source, needed = chunk.slice, self.sources[chunk.slice.shard], self.chooser.needed
         if isinstance(source, Table):

@@ -46,7 +46,8 @@ class ObjectList(Sequence[tuple[str, int]]):
     object, and most of that are versions. Holds: the bytes of the URLs and versions, and 17 for each: forks share
     them.
 
-    Raises: StorageError if a prefix can't be listed, nothing is there, or an object has no known size.
+    Raises: StorageError if a prefix can't be listed, nothing is under one of them, or an object has no known size;
+    UsageError for an invalid URL.
     """
 
     def __init__(self, prefixes: Name | Iterable[Name]) -> None:
@@ -78,7 +79,10 @@ class ObjectList(Sequence[tuple[str, int]]):
         return entry.url, entry.size or 0
 
     def entry(self, index: int) -> ListedObject:
-        """Return the record of object number *index* (negative: from the end), with its version. Raises: IndexError."""
+        """Return the record of object number *index* (negative: from the end): URL, size, version; its time is None.
+
+        Raises: IndexError.
+        """
         number = range(len(self))[index]
         begin = self._ends[number - 1] if number else 0
         name, _, version = self._text[begin : self._ends[number]].partition(b"\0")
@@ -112,12 +116,14 @@ class ObjectDataset(Dataset[Any]):
     sizes, sorted, each once, in whatever storage class. Empty objects whose names end in a slash are left out.
 
     An item is what *transform* returns for the bytes and the URL of the object; without it the bytes. A *transform*
-    with a parameter `seed` (a number) or `rng` (a numpy Generator) gets one that follows from seed, epoch and the
-    object's name. A batch (`__getitems__`, which DataLoader calls) is read with up to 64 requests at once; while it is
-    transformed up to 256 MiB more are held. Pickles small, and may be used in forks and other processes.
+    with a parameter `seed` (a number) or `rng` (a numpy Generator) gets one that follows from seed, epoch and the part
+    of the object's URL behind the last slash. A batch (`__getitems__`, which DataLoader calls) is read with up to 64
+    requests at once; while it is transformed up to 256 MiB more are held. Pickles small, and may be used in forks and
+    other processes.
 
-    Raises: StorageError with the URL, if an object is gone, can't be read, or was replaced since it was listed: of
-    another version or time, or at least, where a server has no versions, of another size.
+    Raises, when it is made: StorageError if a prefix can't be listed, or nothing is under it. Later: StorageError with
+    the URL, if an object is gone, can't be read, or was replaced since it was listed: of another version or time, or at
+    least, where a server has no versions, of another size; IndexError; errors of the transform, with a note.
 
     With `StatefulSampler` each object comes once an epoch, over all ranks, and a run that was stopped resumes exactly,
     also with other numbers of ranks and workers.
@@ -156,8 +162,9 @@ class ObjectDataset(Dataset[Any]):
     def items(self, indices: Iterable[int]) -> Iterator[Any]:
         """Yield the items of the objects numbered *indices*, in this order.
 
-        Up to 64 (MAX_OBJECT_REQUESTS) are requested ahead. Raises: IndexError; StorageError if an object can't be read,
-        or is not as it was listed; errors of the transform.
+        Up to 64 (MAX_OBJECT_REQUESTS) are requested ahead, and *indices* read so far. Raises: IndexError; StorageError
+        if an object can't be read, or is not as it was listed; errors of the transform, with a note that names the
+        object.
         """
         guard_worker()
         entries, requested = tee(map(self.objects.entry, indices))
@@ -191,16 +198,17 @@ class ObjectStream(IterableDataset[Any]):
     `set_epoch` says otherwise. With *drop_last* all workers of all ranks get equally many, and up to ranks times
     workers, minus 1, are left out.
 
-    An epoch ends when the iteration ends. Ranks are those of torch.distributed if it was initialised, or else RANK and
-    WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB, or one larger object, in
-    each worker.
+    An iteration that is left early ends its epoch, too. Ranks are those of torch.distributed if it was initialised, or
+    else RANK and WORLD_SIZE of the environment, also in workers of any start method. Holds: up to 256 MiB, or one
+    larger object, in each worker.
 
     A run that was stopped resumes at the next item, with torchdata's StatefulDataLoader and as many ranks and workers,
     or by `state_dict` and `load_state_dict` with a loader without workers. `ObjectDataset` with `StatefulSampler` has
     no such limits. `objects`: the `ObjectList` of URLs and sizes.
 
     Raises: StorageError if prefixes can't be listed; in an iteration, if an object can't be read, or is not as it was
-    listed.
+    listed; there also errors of the transform, StateError for a state of another worker, and ValueError for a bad RANK
+    or WORLD_SIZE in the environment.
     """
 
     def __init__(
@@ -232,7 +240,7 @@ class ObjectStream(IterableDataset[Any]):
         """Return the state of the latest iteration in this process: after the items that it has yielded.
 
         Before the first one, and after `set_epoch` with another epoch, it is the begin of the epoch; after
-        `load_state_dict` the loaded state.
+        `load_state_dict` the loaded state; after all items the end of the epoch, of which nothing is then to be read.
         """
         if self._loaded is not None:
             return self._loaded
@@ -243,10 +251,10 @@ class ObjectStream(IterableDataset[Any]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration resume from *state*, and replace seed and epoch of this stream by the state's.
 
-        The state of a loader without workers is also for other numbers of ranks and workers: all ranks are taken to
-        have had equally many items. The state of one of several workers is for the same worker of as many: the next
-        iteration raises StateError in any other. Raises: StateError if it belongs to other objects, to another kind of
-        order, or to a stream with another `drop_last`.
+        The state of a loader with one worker or none is also for other numbers of ranks and workers: all ranks are
+        taken to have had equally many items. The state of one of several workers is for the same worker of as many: the
+        next iteration raises StateError in any other. Raises: StateError if it is malformed, or belongs to other
+        objects, to another kind of order, or to a stream with another `drop_last`.
         """
         checks = {"reader": is_reader, "workers": is_count, "epoch": is_count, "drop_last": is_bool}
         check_state(state, "an ObjectStream", checks)
@@ -304,9 +312,10 @@ class ObjectStream(IterableDataset[Any]):
 def list_urls(prefixes: Name | Iterable[Name]) -> Iterator[str]:
     """Yield the URLs of all objects below each of *prefixes*, one prefix after the other.
 
-    *prefixes*: a URL, or several: prefixes or wildcards in stores, local folders, files of web servers. An object below
-    two of them comes twice, and empty objects that stand for folders come, too. Raises: StorageError, also if nothing
-    is there.
+    *prefixes*: a URL, or several: prefixes or wildcards in stores, local folders, files of web servers. Braces are
+    expanded in their order, and the URLs below each result are sorted by bytes. An object below two of them comes
+    twice, and empty objects that stand for folders come, too. Raises: StorageError, also if nothing is under one of
+    them; UsageError for an invalid URL.
     """
     for entry in _list_objects(names_of(prefixes)):
         yield entry.url
@@ -317,7 +326,8 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
     *urls*: single names, in which braces and wildcards are not expanded; `list_urls` gives such.
     Up to 64 objects are requested ahead. Holds: up to 4 MiB of each; larger ones are read from the server as the file
-    is read. Whoever takes a file closes it. Raises: StorageError.
+    is read. Whoever takes a file closes it. Raises: StorageError, also when a file is read; UsageError for an invalid
+    URL.
     """
     for url, answer in _call_ahead(_read_small_object, map(name_of, urls)):
         data = answer()
@@ -325,16 +335,19 @@ def open_urls(urls: Iterable[Name]) -> Iterator[tuple[str, io.BufferedIOBase]]:
 
 
 def _read_small_object(url: str) -> bytes | None:
-    """Return all bytes of the object *url* by one request.
+    """Return all bytes of the object *url* by one request, which is retried.
 
-    None if it is no object of a store or web server, or is larger than OPEN_BYTES (4 MiB), of unknown size, or came
-    incomplete. Raises: StorageError.
+    None if it is no object of a store or web server, or is larger than OPEN_BYTES (4 MiB), of unknown size, sent
+    without a length, or came incomplete. Raises: StorageError.
     """
     if not is_stored_object(url):
         return None
 
     def attempt() -> bytes | None:
-        """Return the bytes by one request; None if they are too many, their number is unknown, or some are missing."""
+        """Return the bytes by one request; None if they are too many, their number is unknown, or some are missing.
+
+        Raises: TransientError for a failure that may pass; StorageError.
+        """
         reply = object_at(url).get(0, OPEN_BYTES, "")
         if not reply.is_framed or reply.size is None or reply.size > OPEN_BYTES:
             reply.body.close()
@@ -348,7 +361,8 @@ def _read_small_object(url: str) -> bytes | None:
 def _list_objects(names: Iterable[str]) -> Iterator[ListedObject]:
     """Yield the objects of the URLs and patterns *names*, in their order; requests to web servers are parallel.
 
-    Raises: StorageError, also if there is nothing under one of them.
+    Objects under one name are sorted by bytes; braces are expanded before, unless a local file has literally this name.
+    Raises: StorageError, also if there is nothing under one of them; UsageError for an invalid URL.
     """
     urls = (url for name in names for url in ([name] if is_literal(name) else expand_braces(name)))
     for url, answer in _call_ahead(_list_entries, urls):
@@ -360,7 +374,10 @@ def _list_objects(names: Iterable[str]) -> Iterator[ListedObject]:
 
 
 def _list_entries(url: str) -> Iterable[ListedObject]:
-    """Return the objects under *url*: a list for one object of a web server, else an iterator."""
+    """Return the objects under *url*, sorted by bytes: a list for one object of a web server, else an iterator.
+
+    Raises: StorageError; from an iterator as it is read.
+    """
     entries = ls(url)
     return list(entries) if Url(url).is_stored and not Url(url).is_listed else entries
 
@@ -369,6 +386,7 @@ def _call_ahead(work: Callable[[str], Any], urls: Iterable[str]) -> Iterator[tup
     """Yield (url, function that returns `work(url)`) for each of *urls*, in order; calls run ahead.
 
     At once: 64 (MAX_OBJECT_REQUESTS), or `TARTOOLS_READAHEAD` if that is set. The function raises what `work` raised.
+    Raises: UsageError for an invalid `TARTOOLS_READAHEAD`, at once.
     """
     max_requests = requests_at_once(listing.MAX_OBJECT_REQUESTS)
     return call_in_window(urls, Threads(max_requests, work), max_requests)

@@ -81,8 +81,9 @@ def pack(
     Holds: 32 samples a worker, 8 bytes an item, 60 bytes a sample; what the store's upload holds. It needs no temporary
     files, but for the rows of the table.
     Raises: SampleError for an item that can't be read or written; StorageError, also if other shards, or a table of
-    another number of samples, are there; TarFormatError if a shard that is there is damaged; UsageError for compressed
-    shards, such as .tar.gz; ValueError for an empty dataset, or a wrong *max_size*, *max_count* or *encode*.
+    another number of samples, are there; TarFormatError if a shard that is there is damaged; UsageError for an *output*
+    of compressed shards (.tar.gz) or another format, or with two numbers; ValueError for an empty dataset, a text
+    *max_size* that is no size, or a wrong *max_count* or *encode*; OSError for a local folder that can't be listed.
     """
     output = name_of(output)
     names = parse_numbering(output, gzip=False)
@@ -119,7 +120,7 @@ class _Packing:
     *encoded*: the items as samples; *names*: the names of the shards, by number from 0 on
     *max_size*: bytes of a shard, or a text such as "1GB"; *max_count*: samples of a shard, None: no limit
     *workers*: of a DataLoader, 0 for none; *seed*: of the permutation, None for the order of the dataset
-    Raises: ValueError for an empty dataset, a *max_count* below 1, or a *max_size* that is no size.
+    Raises: ValueError for an empty dataset, a *max_count* below 1, or a text *max_size* that is no size.
     """
 
     def __init__(
@@ -148,8 +149,9 @@ class _Packing:
     def run(self) -> RowInputs:
         """Write all missing shards, check the existing ones; return the rows of all, in the order of the shards.
 
-        Raises: StorageError if an existing shard has other samples or is compressed, or has a number after the last one
-        of this run; TarFormatError if one is damaged; SampleError for an item that can't be read or encoded.
+        Raises: StorageError if an existing shard has other samples or is compressed, if one can't be read or written,
+        and, after all are written, if there is one with a number after the last of this run; TarFormatError if one is
+        damaged; SampleError for an item that can't be read or encoded; OSError for a folder that can't be listed.
         """
         catalog = ShardCatalog()
         spool = RowSpool((), {}, catalog)
@@ -186,7 +188,8 @@ class _Packing:
         """Write the shard *url* with the samples from *position* in `order` on, until it is full; return its rows.
 
         It ends, too, when no sample is left. The sample that did not fit is kept for the next shard. Raises:
-        SampleError for an item that can't be read or encoded.
+        SampleError for an item that can't be read or encoded, StorageError if the shard can't be written; then it does
+        not appear.
         """
         block = RowBlock(url)
         with shard_writer(Destination(url)) as sink:
@@ -232,8 +235,9 @@ class _Packing:
         """Return the rows of the shard *url*, which exists, after a check that it has the samples from *position* on.
 
         Compared are its first and last sample, byte by byte, and its end, which has to be where the shard is full or
-        the dataset ends. Raises: StorageError if they differ, or if the shard is empty or compressed; TarFormatError if
-        it is damaged; SampleError if one of the items compared, or the next one after them, can't be read or encoded.
+        the dataset ends. Raises: StorageError if they differ, or if the shard is empty or compressed, or can't be read;
+        TarFormatError if it is damaged; SampleError if one of the items compared, or the next one after them, can't be
+        read or encoded.
         """
         block = RowBlock(url)
         ends: list[Sample] = []
@@ -298,7 +302,7 @@ class EncodedItems(Dataset[Any]):
 
         The field of the file is its suffix in lower case; that of the label, such as cls, is the one that
         `_label_field` returns. None if the dataset names no file for it, or the file has no suffix. Raises:
-        StorageError if the file can't be read; TypeError for a label that can't be encoded.
+        StorageError if the file can't be read; the errors of `_label_field` and `find_item_file`.
         """
         path_and_label = find_item_file(self.dataset, index)
         if path_and_label is None:
@@ -311,11 +315,12 @@ class EncodedItems(Dataset[Any]):
         return {suffix: storage.read_content(local_url(os.fspath(path))), name: value}
 
     def _fields(self, item: Any) -> dict[str, bytes]:
-        """Return the payloads by field of *item*: a dict, or a pair of a picture, array, text or bytes and its label.
+        """Return the payloads by field of *item*: a dict, or a pair (picture, array, fraction, text or bytes; label).
 
         In a dict the names are the fields (`_named_field`), and names that begin with two underscores are left out; in
         a pair, a tuple or list of two, they are the suffixes of both: png, cls; for equal ones txt, label.txt. Raises:
-        TypeError for another item or value, and for a whole number, dict or list as the first of a pair.
+        TypeError for another item or value, and for a whole number, dict or list as the first of a pair; the other
+        errors of `_payload`.
         """
         if isinstance(item, Mapping):
             pairs = (self._named_field(name, value) for name, value in item.items() if not name.startswith("__"))
@@ -331,7 +336,7 @@ class EncodedItems(Dataset[Any]):
     def _label_field(self, label: Any, used_names: set[str]) -> tuple[str, bytes]:
         """Return (field, payload) of *label*. The field is its suffix, as cls; label.cls if *used_names* have that.
 
-        Raises: TypeError for a value that `_value_suffix` or the encoder refuses.
+        Raises: TypeError for a value that `_value_suffix` refuses; the errors of `_payload`.
         """
         kind = self._value_suffix(label)
         return f"label.{kind}" if kind in used_names else kind, self._payload(kind, label)
@@ -341,9 +346,10 @@ class EncodedItems(Dataset[Any]):
 
         The field is *name*; for a picture, array, dict or list whose *name* has no suffix of such a format, the suffix
         is added: "left" -> "left.png". Text, numbers and bytes keep *name*. If *name* ends in a suffix of `ENCODERS`,
-        such as json or npy, any *value* is encoded so, and a picture if it ends in a picture's (jpg, jpeg, png, webp,
-        tif, tiff). Text, numbers and pictures are compressed if it ends in a codec's, as txt.gz.
-        Raises: TypeError for a value that can't be encoded.
+        such as json or npy, any *value* but bytes is encoded so, and a picture if it ends in a picture's (jpg, jpeg,
+        png, webp, tif, tiff). All but bytes are compressed if a codec's suffix follows that, as json.gz, and text and
+        numbers if *name* ends in one, as txt.gz. Bytes are stored unchanged.
+        Raises: TypeError for a value that can't be encoded; the other errors of `_payload`.
         """
         last = suffix_of(split_codec(name)[0])
         if last in ENCODERS:
@@ -382,7 +388,9 @@ class EncodedItems(Dataset[Any]):
     def _payload(self, kind: str, value: Any) -> bytes:
         """Return *value* encoded as a payload with the suffix *kind*: of `ENCODERS`, a picture's, or txt, cls or bin.
 
-        For a picture *value* is a PIL image or a uint8 array. Raises: TypeError if it can't be encoded so.
+        For a picture *value* is a PIL image or a uint8 array; if jpg or webp lack its mode, it becomes RGB. Bytes stay
+        as they are, whole numbers are decimal, True is 1. Raises: TypeError if it can't be encoded so;
+        UnicodeEncodeError for a lone surrogate; ModuleNotFoundError without the package that writes the format.
         """
         value = to_python(value)
         if kind in ENCODERS:
@@ -404,7 +412,8 @@ def find_item_file(dataset: Any, index: int) -> tuple[str, Any] | None:
 
     It lists files if it has `loader`, and `samples` or `imgs`, pairs of a path and a label, one for each item. The
     label returned is the result of the dataset's `target_transform`, if it has one. For a torch `Subset` of such a
-    dataset, the item is looked up in the dataset.
+    dataset, the item is looked up in the dataset. Raises: IndexError if there is no item *index*; the errors of
+    `target_transform`.
     """
     while isinstance(dataset, Subset):
         dataset, index = dataset.dataset, dataset.indices[index]

@@ -41,11 +41,11 @@ class Resize(NamedTuple):
         tartools.train.Resize(256, crop=224)  # then the centre, 224 by 224; or crop=(height, width)
         tartools.train.Resize(224, nearest=True)  # no new values, for masks: each pixel is the nearest one of before
 
-    *scaled*: JPEGs that are six times as high and wide as *size* asks for, or more, are decoded smaller, to at least
-    three times that: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of 500 pixels, made 40 pixels
-    high, the PSNR against decoding in full was at least 30 dB, and 49 in the median; at 60 pixels 35 and 54.
-    Pictures as RGBA are resized by Pillow, unless *nearest*; it weighs colours by how opaque they are. Values are
-    checked by `parse_resize`, not here.
+    *scaled*: JPEGs that are six times as high and wide as *size* asks for, or more, are decoded smaller (if simplejpeg
+    is installed), to at least three times that: pictures of 12 megapixels in 0.4 of the time. For 480 photographs of
+    500 pixels, made 40 pixels high, the PSNR against decoding in full was at least 30 dB, and 49 in the median.
+    Pictures as RGBA are resized by Pillow, not *scaled*, unless *nearest*; it weighs colours by how opaque they are.
+    Values are checked by `parse_resize`, not here.
     """
 
     size: int | tuple[int, int]
@@ -129,7 +129,7 @@ def parse_resizes(resize: Any) -> Resize | dict[str, Resize | None] | None:
 def parse_resize(size: Any) -> Resize | None:
     """Return *size* as a `Resize`: pixels of the shorter side, (height, width), or a `Resize`; None for None.
 
-    A list of two counts as a pair. Raises: ValueError for anything else, also as the crop, and for sides below 1 pixel.
+    A list of two is a pair, but not in a `Resize`. Raises: ValueError for another value or crop, and sides below 1.
     """
     if size is None:
         return None
@@ -148,11 +148,10 @@ class PictureDecoder:
 
     *spec*: a name of webdataset, such as "pil" or "torchrgb8", or one in `RAW_DECODERS`. It says what a picture
     becomes: by "pil…" a PIL image, by "torch…" a tensor [channels, height, width], else an array [height, width,
-    channels]; grey ones are [height, width] as both. Tensors and arrays are uint8 with 8 in the name, of the stored
-    type with "raw", else float32 from 0 to 1.
-    *suffixes*: of the fields that are pictures, in lower case; None: webdataset's list, with jpg, png, gif, webp, tif
-    and many more. *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field;
-    None: as stored.
+    channels]; by "…l", "…l8" and for grey by "…raw" both are [height, width]. Tensors and arrays are uint8 with 8 in
+    the name, of the stored type with "raw", else float32 from 0 to 1. A call returns None for another field.
+    *suffixes*: of the fields that are pictures, in lower case; None: webdataset's list: jpg, png and many more.
+    *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     `upright`: at first False; set it to True to turn pictures as their EXIF data say, before they are resized
 
     Raises: KeyError for another *spec*; ValueError for another *resize*.
@@ -182,7 +181,7 @@ class PictureDecoder:
 
     @property
     def by_pillow(self) -> int:
-        """The number of JPEGs that simplejpeg refused and Pillow decoded, in this process and in its workers."""
+        """The number of JPEGs that simplejpeg refused, so that Pillow got them, here and in workers; about, if many."""
         return sum(self._refused.numbers)
 
     def _refuse(self) -> None:
@@ -192,8 +191,8 @@ class PictureDecoder:
     def __call__(self, field: str, data: bytes) -> Any:
         """Return the picture *data*, decoded and resized; None if the suffix of *field* is not a picture's.
 
-        *field*: "jpg", "seg.png"; capitals, and a dot in front, do not count. Raises: SampleError if it is no picture
-        that can be decoded, or has too many pixels, or fewer than the crop; what Pillow raises for damage.
+        *field*: "jpg", "seg.png"; capitals, and a dot in front, do not count. Raises: SampleError for another format,
+        too many pixels, fewer than the crop, or more bits of grey than fit; what Pillow raises for damage.
         """
         if re.sub(r".*[.]", "", field).lower() not in self._suffixes:
             return None
@@ -202,8 +201,8 @@ class PictureDecoder:
     def decode(self, data: bytes, field: str = "") -> Any:
         """Return the picture *data*, decoded and resized; *field* (lower case) chooses the size if sizes are by field.
 
-        Such a picture stays as stored if *field* has no size. Raises: SampleError if it is no picture that can be
-        decoded, or has too many pixels, or fewer than the crop; what Pillow raises for damage.
+        If *field* has none there, the picture keeps its size. Raises: SampleError for another format, too many pixels,
+        fewer than the crop, or more bits of grey than fit; what Pillow raises for damage.
         """
         resize = self._resize.get(field) if isinstance(self._resize, dict) else self._resize
         if not self._mode:
@@ -228,8 +227,8 @@ class PictureDecoder:
         Arrays are [height, width] or [height, width, channels], tensors [height, width] or [channels, height, width].
         With a palette the values are its indexes, of 1 bit 0 and 1; unsigned numbers of 16 bits become int32 in
         tensors. *resize*: the size, by nearest neighbour even if it does not say so; None: as stored.
-        Raises: SampleError if it is no picture that can be decoded, has too many pixels, fewer than the crop, or
-        colours of 16 bits; what Pillow raises for damage.
+        Raises: SampleError for another format, too many pixels, fewer than the crop, or a PNG or TIFF with colours of
+        16 bits; what Pillow raises for damage.
         """
         import numpy as np
 
@@ -259,8 +258,8 @@ class PictureDecoder:
     def _decode_resized(self, data: bytes, resize: Resize) -> Any:
         """Return the picture *data*, resized by *resize*, in the class, type and layout of this decoder.
 
-        Raises: SampleError if it is no picture that can be decoded, has too many pixels, or fewer than the crop; what
-        Pillow raises for damage.
+        Raises: SampleError for another format, too many pixels, fewer than the crop, or more bits of grey than fit;
+        what Pillow raises for damage.
         """
         import torch
 
@@ -279,7 +278,9 @@ class PictureDecoder:
     def _resize_to_array(self, data: bytes, resize: Resize) -> Any:
         """Return the picture *data* resized: an array [height, width, channels], or [height, width] for the mode "L".
 
-        It is of uint8; for 16 bits of grey, if this decoder gives floats, of float32 from 0 to 1.
+        It is of uint8; for 16 bits of grey, if this decoder gives floats, of float32 from 0 to 1. Raises:
+        SampleError for another format, too many pixels, fewer than the crop, or more bits of grey than fit; what Pillow
+        raises for damage.
         """
         import numpy as np
         import torch
@@ -346,7 +347,7 @@ class FieldDecoder(NamedTuple):
         "basic", and a *spec* that is neither a name nor a function, is returned unchanged: the caller has to look. Of
         two decoders of one name ("torch") a field of a sound gets that of sounds.
         *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as
-        stored. Raises: ValueError for an unknown name, or another size.
+        stored; not looked at for a function. Raises: ValueError for an unknown name, or another size.
         """
         if spec == "basic" or not (isinstance(spec, str) or callable(spec)):
             return spec  # which is no decoder of a field
@@ -419,8 +420,7 @@ def make_decoder(decode: Any, resize: Any = None, exif: bool = False) -> Any:
     It makes a dict of decoded fields of a sample, a dict. It decompresses fields such as txt.zst first, unpickles
     nothing of itself, and decodes text, numbers, JSON and arrays, too.
     *decode*: the name of a decoder ("pil"), a function of a field and its bytes, a list or tuple of these, or a dict by
-    field of names, "file" (a file in memory) and functions of bytes; None: only text, numbers, JSON and arrays are
-    decoded.
+    field of names, "file" (a file in memory) and functions of bytes.
     *resize*: pixels of the shorter side, (height, width), or a `Resize`; or a dict of these by field; None: as stored.
     *exif*: True turns pictures as their EXIF data say.
     Raises: TypeError for another *decode*; ValueError for an unknown name or another size, and for *resize* or *exif*
@@ -440,8 +440,8 @@ def picture(data: bytes, decode: str = "torchrgb8", resize: Any = None, exif: bo
 
     *decode*: name of a decoder, by default that of a uint8 tensor [3, height, width]. *resize*: pixels of the shorter
     side, (height, width), or a `Resize`; None: as stored. *exif*: True turns it as its EXIF data say.
-    Raises: SampleError if it is no picture, or too large, and what Pillow raises for damage; ValueError for another
-    name or size.
+    Raises: SampleError for another format, too many pixels, fewer than the crop, or more bits of grey than fit; what
+    Pillow raises for damage; ValueError for another name or size.
     """
     return _picture_decoder(decode, parse_resize(resize), exif).decode(data)
 
@@ -464,8 +464,8 @@ def decompress_field(key: str, data: bytes) -> Any:
     Returns webdataset's Continue, with the decompressed data and the field without the suffix of the codec, which are
     decoded next: ".txt.gz" -> ".txt"; None unless *key* ends in gz, bz2, xz, zst or lz4, in lower or upper case.
     Webdataset's own handler does so for gz alone.
-    Raises: ValueError if *data* is not compressed so, is damaged, or has more than 1 GiB; StorageError if there is too
-    little memory.
+    Raises: ValueError if *data* is empty, not compressed so, damaged, or has more than 1 GiB; StorageError if there is
+    too little memory, or for zstd that needs a window above 128 MiB.
     """
     from webdataset.autodecode import Continue
 
@@ -477,8 +477,8 @@ def decompress_field(key: str, data: bytes) -> Any:
 def decode_basic(key: str, data: bytes) -> Any:
     """Decode *data*, of the field *key*, by webdataset's basic handlers: text, whole numbers, JSON, arrays and others.
 
-    txt -> str, cls -> int, json -> its value, npy -> array, npz -> dict of arrays; None for a suffix without a handler.
-    Raises: SampleError for pickles, and for text where a number should be; the handlers' errors for other damage.
+    txt -> str, cls -> int, json -> its value, npy -> array, npz -> dict of arrays; None for others, and in upper case.
+    Raises: SampleError for pickles (in any case), and for text where a number should be; else the handlers' errors.
     """
     from webdataset.autodecode import basichandlers
 

@@ -28,7 +28,8 @@ class ReaderId(NamedTuple):
 class SharedNumbers:
     """*count* whole numbers (64 bits) in memory that this process shares with its workers, at first 0.
 
-    `numbers`: the array. A copy that is pickled for anything but a worker gets an array of its own, with equal numbers.
+    `numbers`: the array. A copy, also an unpickled one, gets an array of its own, with equal numbers, unless it was
+    pickled to start a process of multiprocessing, such as a worker: that one shares the array.
     """
 
     def __init__(self, count: int) -> None:
@@ -46,7 +47,8 @@ class SharedNumbers:
 class SharedEpoch(SharedNumbers):
     """The number of the epoch, in shared memory: `begin` an iteration to get it, or assign `number` to set it.
 
-    *number*: that of the first iteration. Workers that run already see a number that is set (by `set_epoch`).
+    *number*: that of the first iteration. Workers that run already see a number that is set (by `set_epoch`). A copy
+    that shares no memory with this begins with an iteration of this `number`.
 
     Each iteration is of the epoch after that of the iteration before, unless the number was set since. The workers of
     one iteration must have one number, and torch tells the dataset of no iteration: so each of them looks for its
@@ -84,6 +86,7 @@ class SharedEpoch(SharedNumbers):
 
         That is the number that was set, for the first iteration after it, or else one more than that of the iteration
         before. For one iteration, each of its workers calls this once; without workers, the process that iterates does.
+        Warns in worker 0 if accelerate would drop samples (`warn_of_dispatched_workers`).
         """
         from torch.utils.data import get_worker_info
 
@@ -220,7 +223,7 @@ def this_rank() -> tuple[int, int]:
 
     (0, 1) if a framework deals what the caller reads (see `is_dealt_by_framework`). In the environment, RANK and
     WORLD_SIZE count together; without one of them there is one rank. Raises: ValueError, naming the variable, if one is
-    not a whole number, or if RANK is not below WORLD_SIZE: such a rank would read nothing.
+    not a whole number, or if RANK is not one of 0 to WORLD_SIZE - 1: such a rank would read nothing.
     """
     # The order of these three matters. A framework that deals the batches of one loader to ranks would deal them a
     # second time if ranks counted here, too. A process group that was initialised is what training really uses; the

@@ -52,7 +52,7 @@ class StatefulSampler(DistributedSampler[Any]):
     *batch_size*, some may have a sample more. Each iteration is the next epoch, from 0, unless `set_epoch` was called.
 
     *shuffle*: True or "global": all samples are permuted; "blocks": runs of neighbours of *block* bytes (or "4MB") are,
-    and samples within each *window* runs; False: the order of the dataset
+    and samples within each *window* runs, for a *dataset* with a table; False: the order of the dataset
     *rank*, *world_size*: None: those of torch.distributed, or of RANK and WORLD_SIZE
     *weights*: shares of samples: a column's name, or an array with a number for each; or of sources: a dict, pattern of
     shard URLs -> share, or a schedule, pairs (number of a sample over all epochs, such a dict)
@@ -66,7 +66,7 @@ class StatefulSampler(DistributedSampler[Any]):
     More on them: docs/training/order.md and docs/training/mixtures.md.
     Holds: nothing of the permutation; 32 bytes for each run of "blocks", 16 bytes a row for *weights* and *length*, 32
     for batches by bucket or cost. Raises: ValueError for arguments that don't fit; SampleError for a shard that no
-    pattern of *weights* matches; TypeError for a *dataset* that is a sampler.
+    pattern of *weights* matches; TypeError for a *dataset* that is a sampler; KeyError for a column that is not there.
     """
 
     # Who counts the batches that training has had. A DataLoader with workers asks for batches in advance, so the
@@ -141,7 +141,7 @@ class StatefulSampler(DistributedSampler[Any]):
 
     @property
     def total_size(self) -> int:  # type: ignore[override]
-        """The number of samples in an epoch over all ranks, including what *drop_last* leaves out; without padding."""
+        """The number of samples in an epoch, all ranks, before *drop_last*, unpadded; *per_batch*: in full batches."""
         return self._rows.length
 
     @property
@@ -152,7 +152,7 @@ class StatefulSampler(DistributedSampler[Any]):
     def rank_and_size(self) -> tuple[int, int]:
         """Return (rank, number of ranks): as given, or else of torch.distributed or the environment (`this_rank`).
 
-        Without a given rank it is (0, 1) if a framework deals samples to ranks.
+        (0, 1) if a framework deals samples, and no rank was given. Raises: ValueError for a bad RANK or WORLD_SIZE.
         """
         return self._rank or this_rank()
 
@@ -175,9 +175,9 @@ class StatefulSampler(DistributedSampler[Any]):
     def __iter__(self) -> SamplerIteration:
         """Begin an iteration of the next epoch, of the one that was set, or of the rest of a loaded state's; return it.
 
-        If nothing of the iteration before was consumed, its epoch begins again; if only a part was, the next epoch
-        begins. Logs a warning if this rank has a batch fewer than others. Raises: ValueError if accelerate would deal a
-        given rank's part again.
+        An iteration that was not `used` begins again; after a used one the next epoch follows, unless one was set.
+        Sets the seeds of the dataset's random transforms. Logs a warning if this rank has a batch fewer than others.
+        Raises: ValueError if accelerate would deal a given rank's part again, and for a bad RANK or WORLD_SIZE.
         """
         self._end_if_over()
         is_unfinished = self.running is not None and self.running.used and not self.running.ended
@@ -199,10 +199,10 @@ class StatefulSampler(DistributedSampler[Any]):
     def state_dict(self, taken: int | None = None) -> dict[str, Any]:
         """Return the state of all ranks: for `load_state_dict` of a sampler with any ranks, workers and batch size.
 
-        *taken* is how many batches (without *batch_size*: samples) of the last iteration training has had on this rank.
-        A loader with workers asks for more in advance, so give it there: `sampler.state_dict(taken=step + 1)`. None:
-        all that was asked for, or with `tartools.train.loader` all that it has yielded. All ranks are taken to have had
-        equally many. Raises: ValueError for a *taken* if no iteration has begun, or none since a state was loaded.
+        *taken*: batches (without *batch_size*: samples) of the last iteration that training has had on this rank, and
+        on each other rank. A loader with workers asks for more in advance, so give it there, as `taken=step + 1`. None:
+        all that was asked for, or with `tartools.train.loader` all that it has yielded. Raises: ValueError for a
+        *taken* before an iteration has begun, also after a state was loaded or another epoch was set.
         """
         if taken is None and (self.running is None or self.running.ended or not self.running.consumed):
             return self._state(self._epoch, self._position, self._steps_done)
@@ -250,7 +250,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return make_state(place | self._kind)
 
     def _steps_to(self, position: int) -> int:
-        """Return the number of steps in which the ranks consume the epoch from its begin to *position*.
+        """Return the number of steps, rounded up, in which the ranks consume the epoch from its begin to *position*.
 
         Sets `_position` to *position*. For states of tartools 0.2, which have no count.
         """
@@ -276,7 +276,7 @@ class StatefulSampler(DistributedSampler[Any]):
         return rank, RankSteps.of(self._position, self._rows.length, *sizes, self.drop_last, self.batch_size is None)
 
     def _end_if_over(self) -> None:
-        """If the latest iteration has consumed all of its epoch, end that: the sampler moves on to the next one."""
+        """If the latest iteration was `used` and has consumed all of its epoch, end that, and move on to the next."""
         if self.running is not None and self.running.used:
             self.running.end_if_over()
 
@@ -337,7 +337,7 @@ class SamplerIteration(Iterator[Any]):
     `consumed`: batches that training has received: all of `taken`, unless `loader_counts` of the sampler was True when
         it began: then the loader, which prefetches, adds to it
     `epoch`: number of the epoch
-    `ended`: True once all batches were consumed
+    `ended`: True once `end_if_over` has found that all batches were consumed; the end of the iterator calls it
     Without a batch size, samples are counted in place of batches.
     """
 
@@ -346,7 +346,7 @@ class SamplerIteration(Iterator[Any]):
         self._begin()
 
     def _begin(self) -> None:
-        """Make this the sampler's `running` iteration, from its current place on, with nothing taken yet."""
+        """Make this the sampler's `running` iteration, from its current place on, untaken; seed the transforms."""
         sampler = self._sampler
         self._rank, self._steps = sampler._share_epoch()
         self._seed, self.epoch, self._steps_before = sampler._seed, sampler._epoch, sampler._steps_done
@@ -377,7 +377,7 @@ class SamplerIteration(Iterator[Any]):
         return self.consumed > 0 or self._loaded
 
     def end_if_over(self) -> None:
-        """End the epoch if all batches are consumed: the sampler moves on to the next one."""
+        """End the epoch if all batches are consumed: the sampler moves on to the next one, unless another was set."""
         if not self.ended and self.remaining <= 0:
             self.ended = True
             self._sampler._end(self.epoch)
@@ -391,7 +391,7 @@ class SamplerIteration(Iterator[Any]):
         return self._sampler._state(self.epoch, self._steps.position_after(taken), self._steps_before + taken)
 
     def pending(self) -> list[Any]:
-        """Return the batches, lists of rows, that were yielded to a loader, but not consumed yet."""
+        """Return the batches, lists of rows (without a batch size: rows), yielded to a loader but not consumed."""
         return list(islice(self._batches(self.consumed), self.taken - self.consumed))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -428,11 +428,11 @@ def make_row_order(
     """Return the order of the samples of *dataset*; row numbers come from its `rows(positions, seed, epoch)`.
 
     *shuffle*: False: as stored; "blocks": runs of neighbours of *block* bytes (a number, or a text such as "4MB") are
-    permuted, and samples within *window* runs; else a permutation. *weights*, *length*: *length* samples (None: as many
-    as *dataset* has) in these shares (as for `StatefulSampler`; None: equal ones), exact or with *replacement* drawn.
-    *batch*: batch size, to have exact shares of sources in each batch (per_batch); 0: in an epoch.
-    Raises: ValueError for arguments that do not go together, or wrong values; SampleError for a shard that no pattern
-    of *weights* matches.
+    permuted, and samples within *window* runs (*dataset* needs a table); else a permutation. *length*: samples; None:
+    as many as *dataset* has. *weights*: their shares (as for `StatefulSampler`; None: equal), exact or with
+    *replacement* drawn.
+    *batch*: batch size, to have exact shares of sources in each batch (per_batch), all full; 0: in an epoch. Raises:
+    ValueError for wrong arguments; SampleError for a shard that no pattern matches; KeyError for a missing column.
     """
     table, count = getattr(dataset, "table", dataset), len(dataset)
     if weights is not None or length is not None:
@@ -488,7 +488,7 @@ def begin_epoch(dataset: Any, seed: int | None, epoch: int) -> None:
 def digest_of_dataset(dataset: Any) -> str | None:
     """Return a fingerprint of the samples of *dataset* in their order: the result of its method `digest` if it has one.
 
-    Else it is made of the fingerprints and lengths of its inner datasets (see `datasets_in`); None without these.
+    Else it is made of its class, a Subset's indices, the inner datasets' fingerprints and lengths; None without these.
     """
     if hasattr(dataset, "digest"):
         digest: str = dataset.digest()

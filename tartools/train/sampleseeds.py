@@ -126,7 +126,7 @@ class CurrentSample:
     def bind_seed(self, function: Any) -> Any:
         """Return *function* as a function that gets the seed of the current sample, if it asks for one; else unchanged.
 
-        Its calls raise UsageError while the current sample is unknown.
+        The new function takes arguments by position only, and raises UsageError while the current sample is unknown.
         """
         parameter = seed_parameter(function)
         if parameter is None:

@@ -32,15 +32,17 @@ def samples(urls: Name | Iterable[Name], shuffle: bool = False, seed: int = 0, r
         wds.DataPipeline(tartools.train.samples("train-{000..147}.tar"), wds.decode("pil"), wds.to_tuple("jpg", "cls"))
 
     Each is a dict of `__key__`, `__url__`, and its fields as bytes. *urls*: a name, or several, of shards and tables;
-    braces and wildcards expand. All local files are checked before this returns. Each sample comes once an epoch,
-    whatever the number of workers and ranks: shards are dealt to them, and cut where there are few of them. Ranks are
-    those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With *shuffle*, shards come in an order
-    that follows from *seed* and the epoch: each iteration is the next epoch, unless `set_epoch` says otherwise.
+    braces and wildcards expand. All local files are checked before this returns. Each sample comes once an epoch
+    (unless *resampled*), whatever the number of workers and ranks: shards are dealt to them, and cut where they are
+    few. Ranks are those of torch.distributed, or else RANK and WORLD_SIZE in the environment. With *shuffle*,
+    shards come in an order that follows from *seed* and the epoch: each iteration is the next epoch, unless `set_epoch`
+    says otherwise.
     *resampled*: shards are drawn at random, without an end, by each worker for itself.
 
     Holds: one read buffer of 1 MiB. Raises: ValueError without a name; UsageError for a name that is no input or has a
-    password; StorageError for a local file that can't be read. While it is iterated over: StorageError and
-    TarFormatError, with URL and byte offset, after the samples before the damage, in the process that trains.
+    password; StorageError for a local file that can't be read, and a wildcard without a match. While it is iterated
+    over: StorageError and TarFormatError, with URL and byte offset, after the samples before the damage, in the process
+    that trains; SampleError for fields that differ only in case, or begin with two underscores.
     """
     return SampleStream(urls, shuffle, seed, resampled)
 
@@ -52,7 +54,8 @@ class SampleStream(IterableDataset[dict[str, Any]]):
     `resampled`: shards are drawn at random, without an end
     `last_dot`: keys end at the last dot of names, dots before it become underscores: a.2.jpg has the key a_2
     `epoch`, `rank`, `resume`: the `SharedEpoch`, `ReaderRank` and `SingleResume`, which workers share
-    *check*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read.
+    *check*: check local shards now. Raises: ValueError without shards; StorageError if a checked one can't be read,
+    or a wildcard has no match; UsageError for a URL that holds credentials, and a checked one that names no input.
     """
 
     def __init__(
@@ -115,8 +118,8 @@ def warn_of_unequal_ranks(source: SampleStream, readers: int) -> None:
     """Warn if the largest share of a rank of *source* has MAX_SHARE_RATIO times as many bytes as the smallest, or more.
 
     *readers*: number of readers of all ranks. Shares are estimates, of epoch 0. Compares nothing for one rank, for
-    tables mixed with shards, whose bytes differ, or for more than MAX_COMPARED_SHARDS; if one is remote, all count as
-    equally large.
+    tables mixed with shards, whose bytes differ, or for more than MAX_COMPARED_SHARDS; if one is no regular local file,
+    all count as equally large. Raises: StorageError if a local shard can't be read.
     """
     urls, ranks = source.urls, source.rank.rank_and_size()[1]
     if ranks == 1 or len(urls) > MAX_COMPARED_SHARDS or len({*map(is_table_name, urls)}) > 1:

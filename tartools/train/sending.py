@@ -29,7 +29,8 @@ def check_sent(option: str, functions: Iterable[Any]) -> None:
 def check_sendable(option: str, functions: Iterable[Any]) -> None:
     """Raise TypeError if one of *functions* can't be pickled: a lambda, or a function inside another one.
 
-    *option*: name of the argument that has them, for the message. Callable objects are not checked.
+    *option*: name of the argument that has them, for the message. Only functions made by def or lambda are checked,
+    no methods and no other callable objects.
     """
     for function in functions:
         if isinstance(function, FunctionType):

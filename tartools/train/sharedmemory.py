@@ -35,7 +35,7 @@ def keep_freed_memory() -> None:
 class SharedBuffers:
     """The buffers of a worker in shared memory, used again for later batches: `take` returns one.
 
-    The last byte of each is 1 while the training process has a batch in it, and 0 when it is free.
+    The last byte of each is 1 from `take` until the training process has freed the batch in it; 0: it is free.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def with_sent_lists(item: Any) -> Any:
     """Return *item* with lists as `SentList`: itself, or lists that are items of a tuple or values of a dict.
 
     The tuple or dict is then a new one. Deeper lists stay, since torch copies only these levels; so do subclasses of
-    list, tuple and dict.
+    list, tuple and dict, and anything else.
     """
     if type(item) is list:
         return SentList(item)

@@ -63,7 +63,7 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
     """Return the slices that *reader* reads, in the order of *slices*.
 
     If there are SHARDS_PER_WORKER times as many slices as readers, or more, they are dealt as they are, by turns; else
-    cut, so that all readers get equally many. A slice with `skip` is never cut. All readers call this with the same
+    cut, so that all readers get equally many; but a slice with `skip` is never cut. All readers call this with the same
     *slices*: then each part of these has one reader. A cut slice is a fraction, whose bytes `resolve_slice` finds.
     """
     # Every reader computes this alone, without a word to the others, so it depends on nothing but the arguments.
@@ -90,8 +90,9 @@ def assign(slices: Sequence[ShardSlice], reader: ReaderId) -> list[ShardSlice]:
 def estimate_share(urls: Sequence[str], sizes: Sequence[int], slices: Sequence[ShardSlice]) -> float:
     """Return about how many bytes *slices* have of the shards *urls*, which have *sizes* bytes.
 
-    Slices refer to *urls* and *sizes* by the number of their shard. A shard that can't be cut (`can_cut_shard`) counts
-    in full as its first slice, and as nothing in the others.
+    Slices refer to *urls* and *sizes* by the number of their shard. They are whole shards or fractions of them: `begin`
+    and `end` do not count. A shard that can't be cut (`can_cut_shard`) counts in full as its first slice, and as
+    nothing in the others. Raises: StorageError if a local file that is cut can't be read.
     """
     total = 0.0
     for piece in slices:
@@ -162,7 +163,10 @@ def can_cut_file(url: str, file: io.BufferedReader) -> bool:
 
 
 def _resolve_rows(url: str, piece: ShardSlice) -> ShardSlice | None:
-    """Return *piece*, a fraction of the table *url*, as a range of rows, with `rows` True; None if it has no row."""
+    """Return *piece*, a fraction of the table *url*, as a range of rows, with `rows` True; None if it has no row.
+
+    Raises: StorageError if the table can't be read.
+    """
     from tartools.tables import source
 
     with source.open_table(url) as table:
@@ -182,8 +186,9 @@ def _slice_begin(piece: ShardSlice, size: int, number: int) -> int:
 def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number: int) -> Boundary | None:
     """Return the `Boundary` (byte, key of sample) where slice *number* of *piece* begins; None at the end of *file*.
 
-    It is the first begin of a sample from the estimated begin of the slice on, but not behind the end of *piece*, which
-    is the cut for `piece.slices`. Slice 0 begins where *piece* does, with the key b"". *size*: bytes of the file.
+    A sample seems to begin there, at the estimated begin of the slice or soon after it (see `_search_cut`), but not
+    behind the end of *piece*, which is the cut for `piece.slices`. Slice 0 begins where *piece* does, with the key b"".
+    *size*: bytes of the file.
     """
     if number == 0:
         return Boundary(piece.begin, b"")
@@ -194,10 +199,11 @@ def _cut_of_slice(file: io.BufferedReader, size: int, piece: ShardSlice, number:
 
 
 def _search_cut(file: io.BufferedReader, size: int, start: int) -> Boundary | None:
-    """Return the first `Boundary` from byte *start* of *file* on: (byte where a sample begins, its key); None if none.
+    """Return a `Boundary` from byte *start* of *file* on: (byte where a sample seems to begin, its key); None if none.
 
-    *size*: bytes of the file. Samples inside of payloads that are archives themselves are passed over, as far as they
-    are recognised. The position of *file* changes.
+    Not the first one: two members or more behind *start* are passed over. The same *start* gives the same one. *size*:
+    bytes of the file. Samples inside of payloads that are archives themselves are passed over, as far as they are
+    recognised. The position of *file* changes.
     """
 
     def read(count: int, offset: int) -> bytes:
@@ -222,7 +228,7 @@ def _inner_archive_end(read: Read, position: int, max_bytes: int, size: int) -> 
 
     It is inside if the archive ends, by zero blocks, before the shard does, of *size* bytes; the end is a byte in or
     right behind these blocks. None also if it does not end in the next MEMBERS_BEHIND_CUT members, or *max_bytes*
-    bytes. `read(count, offset)` returns bytes of the shard.
+    bytes, or a header before that is damaged or a global one. `read(count, offset)` returns bytes of the shard.
     """
     last = position + max_bytes
     for _ in range(MEMBERS_BEHIND_CUT):
@@ -275,7 +281,8 @@ class SliceReader:
     *needed*: fields to read, others are None; None for all
     `on_error(error)`: called with the TarToolsError or OSError of a slice that can't be read; True to go on with the
         next one, else the iteration ends. None: the error is raised
-    *last_dot*: keys end at the last dot of names, dots before it become underscores: a.2.jpg has the key a_2
+    *last_dot*: keys end at the last dot of names, dots before it become underscores: a.2.jpg has the key a_2;
+        a table is a UsageError then
     """
 
     def __init__(
@@ -318,7 +325,11 @@ class SliceReader:
         return self._begun
 
     def _iterate(self) -> Iterator[dict[str, Any]]:
-        """Yield the samples of all slices, and keep `_number`, `_rest` and the other values for `position` current."""
+        """Yield the samples of all slices, and keep `_number`, `_rest` and the other values for `position` current.
+
+        A TarToolsError or OSError of a slice goes to `on_error`, which decides whether the next one is read; without
+        it, it is raised.
+        """
         account = Account()
         while (piece := self._rest or self._slice_at(self._number)) is not None:
             self._rest = piece
@@ -334,7 +345,8 @@ class SliceReader:
     def _samples(self, url: str, piece: ShardSlice, account: Account) -> Iterator[dict[str, Any]]:
         """Yield the samples of the slice *piece* of the shard *url* as dicts, without the first `piece.skip`.
 
-        Sets `_current`, `_batch`, `_first` and `_count` for `position`. Raises: the errors of `_batches` and `dicts`.
+        Sets `_current`, `_batch`, `_first` and `_count` for `position`. Raises: the errors of `resolve_slice`,
+        `_batches`, `dicts` and `Account.check`.
         """
         self._current = resolved = resolve_slice(url, piece)
         if resolved is None:
@@ -352,9 +364,10 @@ class SliceReader:
     def _batches(self, url: str, resolved: ShardSlice, account: Account) -> Generator[Batch, None, None]:
         """Yield the batches of *resolved*, a slice of the shard *url* with its bytes or rows.
 
-        Sets `_plain`: True if reading can begin at any sample of the shard. *account*: counts bytes read. Raises:
-        UsageError if keys end at the last dot, and *url* is a table; StorageError and TarFormatError if the shard can't
-        be read or is damaged.
+        Sets `_plain`: True if reading can begin at any sample of the shard; not for rows, nor if keys end at the last
+        dot. *account*: counts bytes read. Raises: UsageError if keys end at the last dot, and *url* is a table,
+        SampleError if two names of a sample get one key by it; StorageError and TarFormatError if the shard can't be
+        read or is damaged.
         """
         begin = resolved.begin
         if resolved.rows:
@@ -383,8 +396,9 @@ class SliceReader:
 def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
     """True if reading can begin at any sample of the shard *url*; *batch* is the first one of its *stream*.
 
-    It is so for a tar that is not compressed, in a file or on a server with ranges; not for a table. False also for a
-    remote one whose first sample does not begin at byte 0.
+    It is so for a tar that is not compressed, in a file or an object (whose server is not asked whether it has ranges);
+    not for a table. False also for an object whose first sample does not begin at byte 0, and for a file with a global
+    pax header at its begin. Raises: StorageError if a local file can't be read.
     """
     if not storage.is_seekable(url) or not isinstance(stream, ShardStream) or stream.compressed:
         return False
@@ -399,11 +413,11 @@ def _is_plain(url: str, stream: Input, batch: Batch) -> bool:
 
 
 def _slice_batches(url: str, stream: Input, resolved: ShardSlice, account: Account, is_rest: bool) -> Iterator[Batch]:
-    """Yield the batches of the slice *resolved* of the shard *url*, whose *stream* is at its begin.
+    """Yield the batches of the slice *resolved* of the shard *url*, whose *stream* is at `begin`.
 
     *is_rest*: True if the slice is the unread rest of one, so that there may be no sample in it.
-    Raises: TarFormatError for damage; StorageError if no sample begins at the end of the slice, so that the cut was
-    wrong.
+    Raises: TarFormatError for damage; StorageError if the shard can't be read, and if the cut at the end of the slice
+    was wrong: no sample begins there, the one before it has the same key, or (unless *is_rest*) there is none before.
     """
     begin, cut = resolved.begin, resolved.boundary
     until = None if cut is None else cut.offset
@@ -451,7 +465,8 @@ def dicts(batch: Batch, first: int = 0, needed: Set[str] | None = None) -> Itera
     """Yield the samples of *batch* from number *first* on as dicts: `__key__`, `__url__`, payloads (bytes) by field.
 
     Names of fields are in lower case. *needed*: fields to read, others are None; None for all. Raises: SampleError if
-    two fields to be read differ only in case, or if the name of any field begins with two underscores.
+    two fields to be read have one name, or differ only in case, or if the name of any field begins with two
+    underscores; StorageError if a file has changed.
     """
     cached_name = _names.get
     for number, (raw_key, url, members) in enumerate(batch.member_lists(first), first):

@@ -42,7 +42,8 @@ class Sound(Clip):
     read by ranges; a shorter sound comes whole, or with *pad* with zeros behind it. *at*: "begin", "middle" or
     "random", which depends on seed, epoch and sample alone, as random transforms do. WAV, FLAC, Ogg, Opus and MP3.
 
-    Raises: ValueError for numbers that are not above 0, another *at*, and *pad* without *seconds*.
+    Raises: ValueError for numbers that are not above 0, a *rate* that is not whole, infinite *seconds*, another *at*,
+    and *pad* without *seconds*.
     """
 
     rate: int | None = None
@@ -71,12 +72,14 @@ class Sound(Clip):
         return self.seconds is not None
 
     def decode(self, file: bytes | IO[bytes], seed: int | None = None) -> tuple[torch.Tensor, int]:
-        """Return (waveform, rate) of the sound in *file*, bytes or an open file that can seek.
+        """Return (waveform, rate) of the sound in *file*, bytes or an open file that can seek, which stays open.
 
         The waveform is a float32 tensor [channels, frames], the rate frames a second. *seed*: for `at="random"`; None
         draws.
-        Raises: SampleError if it is no sound that can be decoded, is empty or truncated, has more than 1 GiB decoded,
-        or soundfile is missing; TarToolsError without soxr, if it has to be resampled.
+        Raises: SampleError if it is no sound that can be decoded, is empty, has more than 1 GiB decoded, or soundfile
+        is missing; if it is truncated, as far as the decoded part shows it (a WAV always); and if `seconds` is set and
+        its header gives no length, unless `at` is "begin"; StorageError if it can't be read; TarToolsError without
+        soxr, if it has to be resampled.
         """
         import torch
 
@@ -100,8 +103,8 @@ class Sound(Clip):
         """Return (frames, rate) of the part to decode of the sound *file*: float32, [frames, channels], as stored.
 
         *size*: bytes of the file. *seed*: for `at="random"`; None draws. If the sound has to be resampled, the part has
-        one frame more than `seconds`. Raises: SampleError if it can't be decoded, or has no length, unless `at` is
-        "begin".
+        one frame more than `seconds`. Raises: SampleError if it can't be decoded, or if `seconds` is set and its header
+        gives no length, unless `at` is "begin"; StorageError if it can't be read.
         """
         try:
             with open_sound(file, size) as sound:
@@ -158,7 +161,7 @@ class SoundDecoder:
 
 @contextmanager
 def open_sound(file: IO[bytes], size: int) -> Iterator[soundfile.SoundFile]:
-    """Open the sound in *file* of *size* bytes by soundfile, and close it at the end of the block.
+    """Open the sound in *file* of *size* bytes, at its begin, by soundfile, and close it at the end of the block.
 
     Raises: SampleError unless it begins as WAV, FLAC, Ogg or MP3, since libsndfile reads many formats that are hardly
     tested, and for a truncated WAV; the errors of `open_by_soundfile`.
@@ -182,9 +185,10 @@ def has_known_length(sound: soundfile.SoundFile) -> bool:
 def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:
     """Return *count* frames of the open *sound* from frame *begin* on: float32, [frames, channels].
 
-    Raises: SampleError if the file has fewer than its header says, as a truncated one; if the header does not say how
-    many, and the file ends before *count*, since libsndfile fails there; and for more than 1 GiB decoded
-    (MAX_SOUND_BYTES).
+    They are fewer if the header does not say how many there are, and libsndfile ends before without an error.
+    Raises: SampleError if the header says how many, and fewer than *count* can be read, as of a truncated file; if it
+    does not say how many, and libsndfile fails before *count*, as at the end; and for more than 1 GiB decoded
+    (MAX_SOUND_BYTES); soundfile's errors for other damage.
     """
     import soundfile
 

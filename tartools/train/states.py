@@ -26,6 +26,8 @@ class StateError(UsageError, ValueError):
 def make_state(values: Mapping[str, Any]) -> State:
     """Return a state of this version with *values*, made plain by `plain_value`.
 
+    Raises: TypeError for a value of a class that has no plain form, such as an array.
+
     >>> make_state({"epoch": np.int64(3), "shard": (1, "a")})
     {'version': 1, 'epoch': 3, 'shard': [1, 'a']}
     """
@@ -35,8 +37,9 @@ def make_state(values: Mapping[str, Any]) -> State:
 def plain_value(value: Any) -> Any:
     """Return a copy of *value* of plain dicts, lists, numbers, texts, bools and None; keys of dicts become texts.
 
-    Converted are mappings, lists and tuples (to lists), numpy's scalars, and subclasses of numbers and texts. Raises:
-    TypeError for a value of another class, such as an array.
+    Converted are mappings, lists and tuples (to lists), numpy's numbers, bools and texts, and subclasses of numbers and
+    texts. Raises: TypeError for a value of another class, such as an array or bytes. Other scalars of numpy, such as
+    dates, are not refused: they become the object that numpy has for them.
     """
     if isinstance(value, Mapping):
         return {str(name): plain_value(item) for name, item in value.items()}

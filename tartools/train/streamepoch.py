@@ -43,13 +43,16 @@ class StreamEpoch:
 
     *cursors*: those of all readers of the run that stopped, from which it resumes if they are of this epoch and no
         iteration has resumed from them before; else, and if there are none, it begins at the first sample
-    *handler*: called with an error of a shard or sample; True to go on without it. None: all errors are raised
-    *empty_check*: raise ValueError, in the iteration, if this reader has no samples
+    *handler*: called with an error of a shard, or of a sample in a `ChooseStage`; it returns True to leave that out,
+        else the iteration ends. None: these errors are raised
+    *empty_check*: raise ValueError, in the iteration, if this reader has no items
     `is_resumed`: True if it begins where *cursors* say
 
-    Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`.
+    Its position is in `_start` until the repetition has begun, and from then on in `_reader`, `_buffer` and `_held`. At
+    the begin of epoch 0, reader 0 warns of ranks with unequal shares.
     Raises: StateError if it resumes, no cursor is of this reader (number and number of readers), and *cursors* lack a
-    reader of their run or can't be shared.
+    reader of their run or can't be shared; ValueError for a bad RANK or WORLD_SIZE; StorageError if a local shard can't
+    be read, whose share is estimated.
     """
 
     def __init__(
@@ -83,7 +86,11 @@ class StreamEpoch:
         self._failed = None if handler is None else self._failures.count_errors(handler)
 
     def cursor(self) -> Cursor:
-        """Return the cursor of this reader: the position after the last item, from which another iteration resumes."""
+        """Return the cursor of this reader: the position after the last item, from which another iteration resumes.
+
+        Its `position` is None in a pipeline that is resumed by counting, and before a repetition has begun, unless it
+        begins at a cursor. Raises: StorageError if a local table can't be read for the fingerprint of the data.
+        """
         if self._reader is None and self._start is not None:
             return self._start
         remainder = None if self._start is None else self._start.remainder
@@ -98,11 +105,12 @@ class StreamEpoch:
         return Cursor(self._data.digest(), self._me, self._epoch, *counts, position, shuffle, remainder)
 
     def iterate(self) -> Iterator[Any]:
-        """Yield the items of the last stage in all repetitions of the epoch; then warn of errors that were accepted.
+        """Yield the items of the last stage in the remaining repetitions; then warn of errors that were accepted.
 
-        *handler* and the handlers of stages accept them. In a worker, lists become `SentList`. Raises: ValueError with
-        *empty_check*, UsageError if `with_epoch` sets a number of items, both if this reader has none; the errors that
-        no handler accepted.
+        *handler* and the handlers of stages accept them; the warning comes also if the iteration is closed or fails. In
+        a worker, lists become `SentList`. Raises: if a repetition has no items for this reader, UsageError if
+        `with_epoch` sets a number of them, ValueError with *empty_check*, unless it took over a remainder; the errors
+        that no handler accepted; StateError if the shards lack samples that *cursors* name.
         """
         try:
             yield from self._repetitions()
@@ -112,10 +120,11 @@ class StreamEpoch:
     def _repetitions(self) -> Iterator[Any]:
         """Yield the items of the remaining repetitions; count them in `_total` and `_yielded`.
 
-        It ends after the number of items that `with_epoch` sets, or with a repetition that has none.
+        It ends after the last repetition, after the number of items that `with_epoch` sets, or with a repetition that
+        has none. In a worker, lists become `SentList`.
 
-        Raises, if this reader has no items: UsageError if `with_epoch` sets a number of them; ValueError with
-        *empty_check*, unless this reader took over a remainder.
+        Raises, if a repetition has no items for this reader: UsageError if `with_epoch` sets a number of them;
+        ValueError with *empty_check*, unless this reader took over a remainder; the errors of reading and of stages.
         """
         data = self._data
         worker = get_worker_info() is not None
@@ -172,7 +181,11 @@ class StreamEpoch:
         return items if position is not None else islice(items, self._yielded, None)
 
     def _apply_step(self, step: Any, items: Iterator[Any]) -> Iterator[Any]:
-        """Return the items of the stage *step* for *items*; errors that its handler accepts are counted."""
+        """Return an iterator over the results of the stage *step* for *items*; errors that handlers accept are counted.
+
+        *step*: any but a `ShuffleStage`. A `ChooseStage` gets the handler and the seeds of this epoch; functions in
+        other stages keep their handlers, and get the seed of the current sample if they ask for one.
+        """
         if isinstance(step, ChooseStage):
             return step(items, self._failed, self._seeds)
         seeded = step if self._sample is None else streamstages.bind_step_seed(step, self._sample)
@@ -199,12 +212,12 @@ class StreamEpoch:
 def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: ReaderId) -> Remainder:
     """Return the share that *reader* has of the samples that *cursors* leave of the epoch of *source*.
 
-    *cursors*: of all readers of the run that stopped. Every reader computes it alone, and all come to the same shares.
-    Slices are taken from the cursors by turns, so that shards come in about the order that they had, and are cut
-    further where there are few (`slices.assign`). What one shuffle buffer held goes to one reader, because its samples
-    lie close together.
+    *cursors*: of all readers of the run that stopped, in any order. Every reader computes it alone, and all come to the
+    same shares. Slices are taken from the cursors by turns, so that shards come in about the order that they had, and
+    are cut further where there are few (`slices.assign`). What one shuffle buffer held goes to one reader, because its
+    samples lie close together.
 
-    Raises: StateError if a cursor is missing, or does not say what was read.
+    Raises: StateError if the cursor of a reader is missing or there twice, or does not say what was read.
     """
     cursors = sorted(cursors, key=lambda cursor: cursor.reader.number)
     numbers, readers = [cursor.reader.number for cursor in cursors], {cursor.reader.readers for cursor in cursors}
@@ -222,9 +235,10 @@ def assign_remainder(cursors: Sequence[Cursor], source: SampleStream, reader: Re
 
 
 def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
-    """Return the held samples and slices that *cursor* leaves to its own reader; both are empty if it had all.
+    """Return the held samples and slices that *cursor* leaves to its own reader; both are empty if the epoch is over.
 
-    *source*: the shards, which the slices of the reader follow from. Raises: StateError if the cursor can't name what
+    Behind the last sample the last slice is still there, cut to a rest without samples. *source*: the shards, which the
+    slices of the reader follow from if *cursor* has no remainder. Raises: StateError if the cursor can't name what
     is left, because a stage may hold samples.
     """
     if cursor.repetition:  # the epoch is over, because only one repetition can be shared
@@ -248,6 +262,6 @@ def _remainder_of(cursor: Cursor, source: SampleStream) -> Remainder:
 
 
 def _slices_from(pieces: Sequence[ShardSlice], position: Position) -> list[ShardSlice]:
-    """Return the slices of *pieces* from *position* on, the first one cut to its unread rest."""
+    """Return the slices of *pieces* from *position* on, the first one cut to its rest if that is in *position*."""
     number, rest = position
     return [*pieces[number:]] if rest is None else [rest, *pieces[number + 1 :]]

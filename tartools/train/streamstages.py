@@ -34,9 +34,10 @@ _HOLD_NOTHING = {
 class ShuffleStage:
     """The settings of a shuffle buffer, which `ShuffleBuffer` runs: it holds up to *size* samples.
 
-    As in webdataset, it yields the first sample when it holds *initial* (at least 1, at most *size*) or one more; while
-    it holds fewer than *size*, it reads two samples for each that it yields, and then one; behind the last sample it
-    yields all that it holds. The sample yielded is a random one of the buffer. Draws depend on *seed* and epoch.
+    As in webdataset, it yields the first sample when it holds *initial* or one more; while it holds fewer than *size*,
+    it reads two samples for each that it yields, and then one; behind the last sample it yields all that it holds. The
+    sample yielded is a random one of the buffer. *size*: 1 or more. An *initial* below 1 counts as 1, one above *size*
+    as *size*. Draws depend on *seed*, epoch, repetition, reader, and the place of the stage.
     """
 
     def __init__(self, size: int, seed: int, initial: int = DEFAULT_SHUFFLE_START) -> None:
@@ -72,7 +73,8 @@ class ShuffleBuffer:
     def shuffle(self, samples: Iterator[Any]) -> Iterator[Any]:
         """Yield *samples* shuffled; first take from them the samples that the cursor *start* holds, by their numbers.
 
-        *samples*: from the position of *start* on, if there is one. Raises: StateError if they lack one that it holds.
+        *samples*: from the position of *start* on, if there is one: up to the last one that it has read, all others are
+        dropped, as they were yielded before. Raises: StateError if they lack one that it holds.
         """
         self._samples = take_numbered(samples, self._read, self._numbers)
         self._start = None
@@ -88,7 +90,9 @@ class ShuffleBuffer:
     def cursor(self) -> tuple[Position, ShuffleCursor]:
         """Return (position of the source, `ShuffleCursor` counted from there).
 
-        The position is that of the last mark before the oldest sample held; a mark is a noted position of the source.
+        The position is that of the last mark before the oldest sample held, or before the next one to read if none is
+        held; a mark is a noted position of the source. Before `shuffle` yields: the first position, and *start* if it
+        is given.
         """
         if self._start is not None:
             return self._marks[0][1], self._start
@@ -137,8 +141,9 @@ class HeldSamplesReader:
 
     It can be iterated over once; `remaining`, between two samples, tells which are left.
 
-    *held*: these samples, by buffer; the last sample of a buffer comes first. `read(slices)`: yields all samples of
-    *slices*, to find them again. Raises, in the iteration: StateError if the slices have fewer samples.
+    *held*: these samples, by buffer, in whose order they come; the last sample of a buffer comes first.
+    `read(slices)`: yields all samples of *slices*, to find them again. Holds: the samples of one buffer. Raises, in the
+    iteration: StateError if the slices have fewer samples; the errors of `read`.
     """
 
     def __init__(self, held: Sequence[HeldSamples], read: Callable[[Sequence[ShardSlice]], Iterator[Any]]) -> None:
@@ -156,7 +161,10 @@ class HeldSamplesReader:
             self._yielded = 0
 
     def remaining(self) -> list[HeldSamples]:
-        """Return the samples not yet yielded, by buffer: first the rest of the one in use, then the others."""
+        """Return the samples not yet yielded, by buffer: first the rest of the one in use, then the others.
+
+        That rest may be empty; the list is [] once the iteration has ended.
+        """
         if not self._held:
             return []
         (numbers, slices), *others = self._held
@@ -166,7 +174,8 @@ class HeldSamplesReader:
 def take_numbered(samples: Iterator[Any], count: int, numbers: Sequence[int]) -> list[Any]:
     """Take the next *count* of *samples*; return the samples numbered *numbers* among them, in the order of *numbers*.
 
-    The first one taken has the number 0. Raises: StateError if one of *numbers* is not among them.
+    The first one taken has the number 0. *samples* may be fewer than *count*. Raises: StateError if one of *numbers* is
+    not among them.
     """
     number_set = {*numbers}
     samples_by_number = {number: sample for number, sample in enumerate(islice(samples, count)) if number in number_set}
@@ -180,8 +189,8 @@ class BatchStage:
 
     Unlike webdataset's, it yields a batch as soon as it is full.
 
-    *collate*: makes a batch of a list; None: it stays a list. *partial*: the last batch may be smaller, else it is left
-    out.
+    *collate*: makes a batch of a list; None: it stays a list. *partial*: the last batch may be smaller; False: a
+    smaller one is left out.
     Raises: ValueError if *size* is below 1.
     """
 
@@ -215,10 +224,12 @@ class ChooseStage:
     def __call__(
         self, samples: Iterator[Any], on_error: Handler | None = None, seeds: SampleSeeds | None = None
     ) -> Iterator[Any]:
-        """Yield the chosen fields of *samples*; skip a sample if `on_error(error)` accepts its error.
+        """Yield the results of the chooser for *samples*; skip a sample if `on_error(error)` accepts its error.
 
-        *on_error*: a handler of webdataset: it returns True to skip the sample, else the iteration ends. None: errors
-        are raised. Transforms that ask for a seed get those of *seeds*; None: those of the chooser.
+        *on_error*: a handler of webdataset: it returns True to skip the sample, else the iteration ends; with one, as
+        in webdataset's map, results that are None are left out, and dicts get the `__key__` of their sample. None:
+        errors are raised, and all results are yielded. Transforms and clips that ask for a seed get those of *seeds*;
+        None: those of the chooser.
         """
         chooser = self._chooser
         if chooser.seeds is not None and seeds is not None:
@@ -235,16 +246,22 @@ class FilesStage:
     Call it with an iterator of samples; it yields them with the fields that are left, and drops samples without one.
 
     `rename(name)`: returns the new name of the member KEY.FIELD; None: names stay. `select(name)`: returns True to keep
-    the member with this new name; None: all are kept. *lax*: True to drop the samples that webdataset does not see:
-    those with a file without a suffix, hidden files, and those in folders such as `__meta__/` at the top. Raises, in
-    the iteration: SampleError if *rename* changes the key of a file that is kept.
+    the member with this new name; None: all are kept. New fields become lower case; of two for one field the last
+    counts. Items whose names begin with two underscores, such as `__key__`, stay. *lax*: True to drop the samples that
+    webdataset does not see: those with a file without a suffix, hidden files, and those with a key such as `__meta__`,
+    or in such a folder at the top. Raises, in the iteration: SampleError if *rename* changes the key of a file that is
+    kept.
     """
 
     def __init__(self, select: Callable[[str], object] | None, rename: Callable[[str], str] | None, lax: bool) -> None:
         self._select, self._rename, self._lax = select, rename, lax
 
     def __call__(self, samples: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield *samples* with their renamed and selected fields; skip a sample that has none left."""
+        """Yield *samples* with their renamed and selected fields; skip a sample that has none left.
+
+        First, with *lax*, samples that webdataset does not see are skipped. Raises: SampleError if *rename* changes the
+        key of a file that is kept.
+        """
         for sample in samples:
             if not self._lax or ("" not in sample and not NO_SAMPLE.match(sample[DICT_KEY])):
                 own = {name: value for name, value in sample.items() if name[:2] == RESERVED_PREFIX}
@@ -255,7 +272,8 @@ class FilesStage:
     def _files(self, sample: dict[str, Any]) -> dict[str, Any]:
         """Return the selected payloads of *sample* by their new fields, in lower case; of two for one field the last.
 
-        Names that begin with two underscores are left out. Raises: SampleError if *rename* changes the key.
+        Items whose names begin with two underscores are left out. Raises: SampleError if *rename* changes the key of a
+        selected file.
         """
         files, key = {}, sample[DICT_KEY]
         for field, payload in sample.items():
@@ -296,7 +314,10 @@ class Failures:
         return counting
 
     def count_step_errors(self, step: Any) -> Any:
-        """Return the stage *step* of webdataset with its handler counted; unchanged if that accepts no errors."""
+        """Return a copy of the stage *step* of webdataset whose handler counts errors, as by `count_errors`.
+
+        *step* itself if it is no stage of webdataset, or has no handler but the one that raises all errors.
+        """
         handler = (
             step.kw.get("handler", filters.reraise_exception) if isinstance(step, filters.FilterFunction) else None
         )
@@ -319,9 +340,10 @@ class UndecodableError(SampleError, autodecode.DecodingError):  # type: ignore[m
 
 
 class DecodeStage:
-    """A function for webdataset's `map` that decodes all fields of a sample by *decoder*, webdataset's Decoder.
+    """A function for webdataset's `map` that decodes the fields of a sample by *decoder*, webdataset's Decoder.
 
-    Call it with a sample, a dict; it returns a new dict.
+    Call it with a sample, a dict; it returns a new dict with the same names in the same order. Items whose names begin
+    with two underscores are no fields and are kept.
     *clips*: field -> `Sound` or `Video`, by which this class decodes the field, if it is bytes, instead of *decoder*;
     parts at random differ from one call to the next. Raises, when called: UndecodableError, with shard, sample and
     field.
@@ -331,11 +353,14 @@ class DecodeStage:
         self._decoder, self._clips = decoder, clips
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
-        """Return a dict of the fields of *sample*, decoded. Raises: UndecodableError, with shard, sample and field."""
+        """Return a dict of all items of *sample*, fields decoded.
+
+        Raises: UndecodableError, with shard, sample and field.
+        """
         return self._decode_fields(sample, None)
 
     def _decode_fields(self, sample: dict[str, Any], seed: int | None) -> dict[str, Any]:
-        """Return a dict of the fields of *sample*, decoded, parts at random by *seed*; None: each draws one.
+        """Return a dict of all items of *sample*, fields decoded, parts at random by *seed*; None: each draws one.
 
         Raises: UndecodableError, with shard, sample and field.
         """
@@ -358,7 +383,7 @@ class SeededDecodeStage(DecodeStage):
     """A `DecodeStage` with parts at random, which follow from the seed of each sample: it asks for that by `seed`."""
 
     def __call__(self, sample: dict[str, Any], seed: int) -> dict[str, Any]:  # type: ignore[override]
-        """Return a dict of the fields of *sample*, decoded, parts at random by *seed*.
+        """Return a dict of all items of *sample*, fields decoded, parts at random by *seed*.
 
         Raises: UndecodableError, with shard, sample and field.
         """
@@ -368,7 +393,7 @@ class SeededDecodeStage(DecodeStage):
 def asks_for_seed(step: Any) -> bool:
     """True if *step* is a stage of webdataset with a function that asks for the seed of its sample.
 
-    `seed_parameter` says when a function asks for it.
+    `seed_parameter` says when a function asks for it. False for a `ChooseStage`, which gets its seeds otherwise.
     """
     if not isinstance(step, filters.FilterFunction):
         return False
@@ -376,7 +401,10 @@ def asks_for_seed(step: Any) -> bool:
 
 
 def bind_step_seed(step: Any, sample: CurrentSample) -> Any:
-    """Return the stage *step*, whose functions get the seed of the current *sample* where they ask for one."""
+    """Return a copy of the stage *step*, whose functions get the seed of the current *sample* where they ask for one.
+
+    *step* itself if none asks. Such a function raises UsageError when it is called while the sample is unknown.
+    """
     if not asks_for_seed(step):
         return step
     args = [sample.bind_seed(value) if callable(value) else value for value in step.args]
@@ -411,7 +439,7 @@ def tuple_names(steps: Sequence[Any]) -> Sequence[str]:
 def is_resumed_by_place(steps: Sequence[Any]) -> bool:
     """True if no stage of *steps* holds samples between two items, but for one shuffle, whose cursor names them.
 
-    A batch may come last: it takes as many samples as it yields.
+    A batch may be the last stage that holds any: between two batches it holds none. True for no stages.
     """
     holding = [type(step) for step in steps if not holds_nothing(step)]
     return holding in ([], [ShuffleStage], [BatchStage], [ShuffleStage, BatchStage])
@@ -420,8 +448,8 @@ def is_resumed_by_place(steps: Sequence[Any]) -> bool:
 def holds_nothing(step: Any) -> bool:
     """True if the stage *step* surely holds no samples between two items that it yields, and makes no two of one.
 
-    So are `ChooseStage`, `FilesStage`, and the stages of webdataset that decode, map, select, rename or log single
-    samples. False for all others, such as a function of the user.
+    So are `ChooseStage`, `FilesStage`, and the stages of webdataset that decode, map, select, drop, rename or log
+    single samples. False for all others, such as a function of the user.
     """
     return isinstance(step, (ChooseStage, FilesStage)) or (
         isinstance(step, filters.FilterFunction) and step.f in _HOLD_NOTHING

@@ -73,9 +73,10 @@ class TableDataset(Dataset[Any]):
 
     Holds: what `tartools.Table` holds, and a batch.
     Raises, when it is made: StorageError and TarFormatError for a table or shard that can't be read or is damaged;
-    UsageError for stdin and commands; ValueError and TypeError for arguments that don't fit; KeyError for a column that
-    the table lacks. Later: StorageError, also if a shard has changed; SampleError, with shard, sample and field, for a
-    missing field or a payload that can't be decoded; IndexError.
+    SampleError for a sample of a shard that a table can't list; UsageError for stdin and commands; ValueError and
+    TypeError for arguments that don't fit; KeyError for a column that the table lacks. Later: StorageError, also if a
+    shard has changed; SampleError, with shard, sample and field, for a missing field or a payload that can't be
+    decoded; IndexError; the errors of transforms.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class TableDataset(Dataset[Any]):
         return len(self.table)
 
     def set_epoch(self, epoch: int) -> None:
-        """Have random transforms get their seeds for *epoch*; `StatefulSampler` and `loader` call this themselves."""
+        """Have random transforms and clips get seeds for *epoch*; `StatefulSampler` and `loader` call this."""
         begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
@@ -141,8 +142,9 @@ class TableDataset(Dataset[Any]):
         """Return the samples of *rows*, in this order: a `TableBatch` of their payloads, or a list.
 
         `buffer_of(size)`: makes the buffer for the payloads, of *size* bytes or more; None: new memory. A `TableBatch`
-        decodes its samples when they are asked for; in the list they are decoded. The result is a list without *rows*,
-        if a field is to be a file, or if `Table.bulk` can't read the rows.
+        decodes its samples when they are asked for; in the list they are decoded. The result is a list if *rows* is
+        empty, if a field is to be a file, or if `Table.bulk` can't read the rows. Raises: IndexError; StorageError,
+        also if a shard has changed; for a list, the errors of decoding and transforms.
         """
         bulk = None if self.chooser.files else self.table.bulk(rows, buffer_of, self.chooser.needed)
         if bulk is not None:
@@ -150,7 +152,11 @@ class TableDataset(Dataset[Any]):
         return list(map(self.chooser, self._samples(rows)))
 
     def _samples(self, rows: list[int]) -> list[Any]:
-        """Return the samples of *rows*, each a dict if it is read in ranges or columns add fields, else a `Sample`."""
+        """Return the samples of *rows*, each a dict if it is read in ranges or columns add fields, else a `Sample`.
+
+        None is decoded yet. Raises: IndexError; StorageError, also if a shard has changed; SampleError, for dicts, if
+        two fields differ only in case or the name of one begins with two underscores.
+        """
         files, needed = self.chooser.files, self.chooser.needed
         parts = [sample_in_ranges(self.table, row, files, needed) for row in rows] if files else [None] * len(rows)
         full_samples = iter(self.table[[row for row, part in zip(rows, parts, strict=True) if part is None]])
@@ -169,7 +175,8 @@ class ColumnFields:
 
     *columns*: names of columns, or a dict, field -> column, as the argument of `TableDataset`. Holds: the values of
     these columns; a pickled copy has none, and reads them again. Raises: KeyError for a column that the table has not;
-    ValueError for a field that begins with two underscores.
+    ValueError for a field that begins with two underscores; TypeError and ValueError of `column_fields`; StorageError
+    if the table can't be read.
     """
 
     def __init__(self, table: Table, columns: Columns) -> None:
@@ -185,7 +192,8 @@ class ColumnFields:
     def of(self, rows: list[int]) -> dict[str, list[Any]]:
         """Return a dict: field -> its values in *rows*, in this order; None for null; {} if there are no columns.
 
-        Arrays are copies. Raises: KeyError for a column that the table has not.
+        Values are Python objects, such as int and str; arrays are copies. Raises: KeyError for a column that the table
+        has not; IndexError for a row that it has not.
         """
         if not self._values:
             self._values = {field: self._table.column(column, nulls=True) for field, column in self._names.items()}
@@ -207,7 +215,8 @@ def column_fields(columns: Columns) -> dict[str, str]:
     """Return the argument *columns* of TableDataset as a dict: field, in lower case -> column of the table.
 
     Names, in a text with blanks between them or in a list, are both field and column: "Score b" -> {"score": "Score",
-    "b": "b"}. None: {}. Raises: TypeError for a name that is no text; ValueError for a text or list without names.
+    "b": "b"}. None: {}. A dict may be empty. Of fields that differ only in case the last counts. Raises: TypeError for
+    a name that is no text; ValueError for a text or list without names.
     """
     mapping = {} if columns is None else columns
     names = (
@@ -220,7 +229,8 @@ def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dic
     """Return (*fields* with the fields of *columns* that it lacks appended, *transform* with None for each of these).
 
     *transform* stays as it is unless it is a list or tuple with an item for each of *fields*. If *fields* is None, for
-    all fields, both are returned unchanged. *columns*: field -> column.
+    all fields, both are returned unchanged. *columns*: field, in lower case -> column; a field that is one of several
+    names, "jpg;png", is not lacking. Raises: TypeError and ValueError for other *fields*, as `fieldchooser.names_in`.
     """
     if fields is None:
         return None, transform
@@ -235,9 +245,11 @@ def with_column_fields(fields: fieldchooser.Fields, transform: Any, columns: dic
 def complete_rows(table: Table, fields: Sequence[Sequence[str]], columns: dict[str, str]) -> Table:
     """Return *table* without the rows whose samples lack one of *fields*; log a warning that counts them by field.
 
-    *fields*: for each field a list of its names, one of which is enough; names that begin with two underscores are in
-    every sample. *columns*: field -> column of the table; a row in which this is not null has the field. Raises:
-    ValueError if *fields* is empty; StorageError if the table does not say which fields samples have.
+    If none lacks any, *table* itself is returned, without a warning. *fields*: for each field a list of its names, one
+    of which is enough; names that begin with two underscores are in every sample. *columns*: field, in lower case ->
+    column of the table; a row in which this is not null has the field. Raises: ValueError if *fields* is empty;
+    KeyError for a column that the table has not; StorageError if it does not say which fields samples have, and this
+    does not follow from *columns* alone.
     """
     if not fields:
         raise ValueError("missing='skip' leaves out samples without one of fields: give fields")
@@ -274,14 +286,15 @@ def overlay(samples: Iterable[dict[str, Any]], values: dict[str, list[Any]]) -> 
 def table_of(source: TableSource, table_url: Name | None = None, keep_members: bool = False) -> Table:
     """Return *source* as a table: itself, or a table of all samples of its shards and tables, in order.
 
-    Shards are read to their ends for that, and the table is held. With *table_url*, which goes with shards alone, it is
-    written to this URL; if it is there, only shards that have changed are read, as by `tarindex --update`. Of several
-    processes, such as the ranks of a run, the first makes it, and the others take it. *keep_members*: also hold the
-    places of fields.
+    The URL of one table is opened. Else shards are read to their ends, and the table is held. With *table_url*, which
+    goes with shards alone, it is written to this URL, and opened there; if it is there, only shards that have changed
+    are read, as by `tarindex --update`. Of several processes, such as the ranks of a run, the first makes it, and the
+    others take it. *keep_members*: also hold the places of fields, if the table is held.
 
-    Raises: StorageError, also for shards that are compressed; TarFormatError; UsageError for stdin and commands, and
-    for a shard named twice with a *table_url* that is there; ValueError without a name, and for *table_url* if *source*
-    is a table or names one; TypeError for another object.
+    Raises: StorageError, also for shards that are compressed; TarFormatError; SampleError for a sample that a row can't
+    list; UsageError for stdin and commands, and with a *table_url* that is there for a shard named twice, or if that
+    table joins sets of shards; ValueError without a name, and for *table_url* if *source* is a table or names one;
+    TypeError for another object.
     """
     if isinstance(source, Table):
         if table_url is not None:
@@ -323,7 +336,9 @@ def _names(source: Any) -> list[str]:
 def _update_table(urls: Sequence[str], table_url: str) -> Table:
     """Return the table of the shards *urls* that is kept at *table_url*; write it if it is missing or out of date.
 
-    Raises: ValueError if one of *urls* is a table; StorageError and TarFormatError if a shard can't be read.
+    The caller holds the lock of its folder. Raises: ValueError if one of *urls* is a table; StorageError and
+    TarFormatError if a shard can't be read, or the table can't be written; the other errors of `row_inputs` and
+    `update_rows`.
     """
     if tables := [url for url in urls if is_table(url)]:
         raise ValueError(f"table= keeps the table of shards, and this is a table: {tables[0]}")
@@ -347,7 +362,7 @@ class TableBatch:
 
     `bulk`: the payloads, as `Table.bulk` returns them, often in one buffer
     `chooser`: chooses, decodes and transforms the fields of a sample
-    `columns`: field -> a value for each sample, from a column of the table
+    `columns`: field -> a value for each sample, from a column of the table, None for null; {} without columns
 
     Holds: the payloads; a sample that is made of a buffer has copies of its own.
     """
@@ -363,9 +378,10 @@ class TableBatch:
         return f"<TableBatch: {len(self)} with {' '.join(self.bulk.fields)}>"
 
     def __getitem__(self, index: int) -> Any:
-        """Return sample *index* (negative: from the end), decoded.
+        """Return sample *index* (negative: from the end), as the iteration gives it: chosen, decoded and transformed.
 
-        Raises: IndexError; SampleError for a missing field or a payload that can't be decoded.
+        Raises: IndexError; SampleError for a missing field or a payload that can't be decoded; the errors of
+        transforms.
         """
         number = range(len(self))[index]
         one_row = slice(number, number + 1)
@@ -373,14 +389,18 @@ class TableBatch:
         return next(iter(TableBatch(self.bulk.part(one_row), self.chooser, columns)))
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the samples, decoded; dicts of bytes and columns without choice, decoder and transform."""
+        """Iterate over the samples, each chosen, decoded and transformed by `chooser` when it is asked for.
+
+        If that has no fields, decoder, classes and transform: dicts of `__key__`, `__url__`, bytes and values of
+        columns. Raises: SampleError for a missing field or a payload that can't be decoded; the errors of transforms.
+        """
         samples = overlay(self._stored_samples(), self.columns) if self.columns else self._stored_samples()
         return samples if self.chooser.raw and self.chooser.fields is None else map(self.chooser, samples)
 
     def _stored_samples(self) -> Iterator[dict[str, Any]]:
         """Yield each sample as a dict: `__key__`, `__url__`, payloads (bytes) by field; None for a field not needed.
 
-        Fields that the sample does not have are left out.
+        Fields that the sample does not have are left out. Values of columns are not in it.
         """
         bulk, needed = self.bulk, self.chooser.needed
         payloads = (
@@ -395,7 +415,8 @@ class TableBatch:
 def _drop_absent(sample: dict[str, Any], fields: list[str], offsets: list[int]) -> dict[str, Any]:
     """Return a dict with `__key__` and `__url__` of *sample*, then its payloads of *fields*, in archive order.
 
-    *offsets*: where the payloads of *fields* begin, in bytes; a field with a negative one (-1: absent) is left out.
+    *offsets*: numbers that sort the payloads of *fields*, such as the bytes where they begin; a field with a negative
+    one (-1: absent) is left out.
     """
     order = sorted(zip(offsets, fields, strict=True))
     return {DICT_KEY: sample[DICT_KEY], DICT_URL: sample[DICT_URL]} | {
@@ -409,7 +430,8 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
     The dict has `__key__`, `__url__`, and payloads by field. Reads the headers, and the payloads of the other fields
     that are *needed* (None: all); values not needed are None. Returns None, so that the caller reads the sample whole,
     if all its parts are small (below 1 MiB) or local, if the table does not have the version of its shard, or if its
-    headers are damaged or not those of plain files with one key. Raises: StorageError, also if the shard was replaced.
+    headers are damaged or not those of plain files with one key and a field each. Raises: StorageError, also if the
+    shard was replaced; SampleError if two fields to be read are equal but for case, or one begins with two underscores.
     """
     parts = table.parts(row)
     if any(version is None for _, version, _, _ in parts) or not any(
@@ -440,7 +462,7 @@ def sample_in_ranges(table: Table, row: int, files: Set[str], needed: Set[str] |
 
 
 def _read_range(file: io.BufferedReader, count: int, at: int) -> bytes:
-    """Return *count* bytes of *file* from byte *at* on, fewer at its end."""
+    """Return *count* bytes of *file* from byte *at* on, fewer at its end; the position of *file* moves."""
     file.seek(at)
     return file.read(count)
 

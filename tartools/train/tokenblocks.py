@@ -114,6 +114,7 @@ class TokenBlocks(IterableDataset[Any]):
 
         The indexes begin with 0; the last one of a padded block is that of the padding. Tokens that fill no block are
         dropped, and logged, unless `pad` is set.
+        Sets `_place` to the place behind a block before it yields that, to None before a padded one.
         *skip*: tokens of the first document that earlier blocks have; it has to have *size* tokens in all.
         Raises: StateError if it has another number of tokens, or is missing; not checked if *skip* is 0.
         """
@@ -148,7 +149,8 @@ class TokenBlocks(IterableDataset[Any]):
     def _batches(self, blocks: Iterator[tuple[Ids, list[int], bool]]) -> Iterator[Any]:
         """Yield *blocks*, as `_blocks` makes them, as tensors or `TokenBlock`, single or in batches of `batch_size`.
 
-        The last batch may have fewer blocks.
+        The last batch may have fewer blocks. Before the first item the loaded state is dropped; before a last one that
+        is padded or has fewer blocks, and at the end, also the place in the epoch.
         """
         tokens: list[Ids] = []
         bounds: list[int] = []
@@ -185,8 +187,10 @@ class TokenBlocks(IterableDataset[Any]):
     def state_dict(self) -> State:
         """Return the state of this rank, or worker, after the last block (or batch): for `load_state_dict`.
 
-        Before the first block it is the state that was loaded, if any. With several ranks, keep the states of all.
-        Raises: UsageError if the workers of a loader iterate over a stream: take the state of a StatefulDataLoader.
+        Before the first block it is the state that was loaded, if any; else, and once the epoch has ended, it says what
+        the source has left now. With several ranks, keep the states of all. Raises: UsageError if the workers of a
+        loader iterate over a stream: take the state of a StatefulDataLoader; ValueError for a loader whose workers
+        deliver out of order.
         """
         begin = self._documents.begin_state() if self._place is None else None
         if self._loaded_state is not None:
@@ -200,9 +204,12 @@ class TokenBlocks(IterableDataset[Any]):
         """Have the next iteration resume from *state*: a state of these blocks, or a list of the states of all ranks.
 
         For a stream it may also be the state of a StatefulDataLoader. There must be as many ranks, and for a stream as
-        many workers, as before: the tokens that a document has left belong to its reader.
+        many workers, as before: the tokens that a document has left belong to its reader. For a stream, {} is no state:
+        the next iteration begins its epoch.
 
-        Raises: StateError if it is malformed, or belongs to other data, another order or another number of ranks.
+        Raises: StateError if it is malformed, or belongs to other data, another order or, for a loader, another number
+        of ranks. The iteration raises StateError if the document at its place is missing or has other tokens, and for
+        a stream if this reader has no state.
         """
         entries = list(states_in(state, BLOCKS_STATE_OWNER))
         checks: dict[str, Callable[[Any], bool]] = dict.fromkeys(("documents", "tokens", "size", "batch"), is_count)
@@ -266,8 +273,9 @@ def token_blocks(
     `state_dict` and `load_state_dict` resume after the last block, with as many ranks, and of a stream workers: each
     token comes once. Ranks have about as many blocks each, not exactly. A page on it: docs/training/text.md.
 
-    Holds: a block, and a document. Raises: TypeError and ValueError for arguments that don't fit; while iterating
-    SampleError for a sample without a text, and what the source raises.
+    Holds: a block (with *batch_size* a batch), and a document. Raises: TypeError and ValueError for arguments that
+    don't fit; while iterating SampleError for a sample without a text, StateError if the document of a loaded state is
+    not there or has other tokens, the errors of the tokenizer, and what the source raises.
     """
     encoder = TextEncoder(tokenizer, text, eos)
     if isinstance(source, WebDataset):

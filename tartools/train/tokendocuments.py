@@ -69,7 +69,11 @@ class TextEncoder:
         return ids.astype(np.int64) if self._eos is None else np.append(ids, self._eos).astype(np.int64)
 
     def _text_of(self, sample: Any) -> str:
-        """Return the text of *sample*. Raises: SampleError if there is none, or it is bytes that are not UTF-8."""
+        """Return the text of *sample*; bytes are decoded as UTF-8.
+
+        Raises: SampleError if there is none, if a dict has several fields and none was named, or for bytes that are not
+        UTF-8; the errors of the user's function.
+        """
         if isinstance(self._text, str):
             if not isinstance(sample, Mapping) or self._text not in sample:
                 raise _error(sample, f"there is no field {self._text!r} in it: text= names a field of dicts")
@@ -104,7 +108,10 @@ class EncodingCollation:
         self._encoder = encoder
 
     def __call__(self, samples: Any) -> Any:
-        """Return a list of the token ids, int64 arrays, of each of *samples*; *samples* itself if it is an error."""
+        """Return a list of the token ids, int64 arrays, of each of *samples*; *samples* itself if it is an error.
+
+        Raises: SampleError and the errors of the tokenizer, as `TextEncoder`.
+        """
         return samples if isinstance(samples, TarToolsError) else [self._encoder(sample) for sample in samples]
 
 
@@ -162,9 +169,9 @@ class StreamDocuments:
         return self._ids(samples, 0 if skip is None else skip.documents), is_resumed
 
     def _ids(self, samples: Iterator[Any], skip: int) -> Iterator[Ids]:
-        """Yield the token ids of *samples*, without the first *skip*.
+        """Yield the token ids of *samples*, without the first *skip*; keep `_state` and `_documents` for `place`.
 
-        Raises: StateError if there are fewer than *skip*.
+        Raises: StateError if *skip* is above 0, and there is no sample behind these; the errors of the encoder.
         """
         for sample in samples:
             if self._documents >= skip:
@@ -177,11 +184,17 @@ class StreamDocuments:
             raise StateError("this state names documents that the shards do not have: they have changed since")
 
     def place(self) -> DocumentPlace:
-        """Return the place of the document that was yielded last, from which it is read again."""
+        """Return the place of the document that was yielded last, from which it is read again.
+
+        Before the first one is yielded: the place where the epoch, or the rest of it, begins.
+        """
         return DocumentPlace(self._state, self._documents)
 
     def begin_state(self) -> Any:
-        """Return the state of the stream now, for a caller that is between two epochs, or before the first document."""
+        """Return the state of the stream now, for a caller that is between two epochs, or before the first document.
+
+        Raises: UsageError if the workers of a loader iterate over it.
+        """
         return self.data.state_dict()
 
     def check_state(self, entry: State) -> None:
@@ -192,7 +205,8 @@ class StreamDocuments:
     def load(self, entries: Sequence[State]) -> None:
         """Have the next epoch resume from *entries*, states of blocks of all readers.
 
-        Raises: StateError if they are of other data, another order, or not of the readers that the stream needs.
+        Raises: StateError if they are malformed, of other data, another order, or several epochs. `begin` raises it if
+        the state of this reader is missing.
         """
         self.data.load_state_dict([entry["source"] for entry in entries])
 
@@ -234,7 +248,7 @@ class LoaderDocuments:
         return self._ids(iter(self._loader), 0 if skip is None else skip.documents), skip is not None
 
     def _ids(self, batches: Iterator[list[Ids]], skip: int) -> Iterator[Ids]:
-        """Yield the token ids of the documents in *batches*, without the first *skip*.
+        """Yield the token ids of the documents in *batches*, without the first *skip*; set `_place` before each.
 
         Raises: StateError if there are fewer than *skip*.
         """
@@ -250,12 +264,18 @@ class LoaderDocuments:
             raise StateError("this state names documents that the data do not have: they have changed since")
 
     def place(self) -> DocumentPlace:
-        """Return the place of the document that was yielded last, from which it is read again."""
+        """Return the place of the document that was yielded last, from which it is read again.
+
+        To be called only after one was yielded.
+        """
         running, batch, document = self._place
         return DocumentPlace(running.state_dict(batch), document)
 
     def begin_state(self) -> Any:
-        """Return the state of the loader now, for a caller that is between two epochs, or before the first document."""
+        """Return the state of the loader now, for a caller that is between two epochs, or before the first document.
+
+        Raises: ValueError for a loader with workers and `in_order=False`.
+        """
         return self._loader.state_dict()
 
     def check_state(self, entry: State) -> None:
@@ -268,7 +288,7 @@ class LoaderDocuments:
 
     @property
     def batch_size(self) -> int:
-        """Samples in a batch of the loader."""
+        """Samples in a batch of the loader but the last; with `bucket=` or `max_cost=` of `loader` at most."""
         return self._loader.samples_in_batch
 
     def load(self, entries: Sequence[State]) -> None:

@@ -38,9 +38,9 @@ class Video(Clip):
         )
         clip, label = data[0]  # [8, 3, 224, 224]
 
-    *frames*: in the clip; a shorter video repeats its last one. *size*: a number of pixels makes the shorter side so
-    long, and cuts the longer one to a square in the centre; (height, width), or a `Resize` as for pictures; None: as
-    stored.
+    *frames*: in the clip; a shorter video repeats its last one, or with "spread" several. *size*: a number of pixels
+    makes the shorter side so long, and cuts the longer one to a square in the centre; (height, width), or a `Resize` as
+    for pictures; None: as stored.
     *at*: where the clip is, "begin", "middle" or "random", which depends on seed, epoch and sample alone, as random
     transforms do; or "spread", for frames at even distances from all of the video. *fps*: frames a second, which leaves
     out or repeats some; None: each one. Where payloads are read by ranges, little more than the clip is read. MP4, MOV,
@@ -67,8 +67,8 @@ class Video(Clip):
 
         The clip is a uint8 tensor [frames, channels, height, width], with 3 channels, RGB. *seed*: for `at="random"`;
         None draws one.
-        Raises: SampleError if it is no video that can be decoded, is truncated, or its header lacks the frame rate or a
-        length that is needed; TarToolsError without PyAV.
+        Raises: SampleError if it is no video that can be decoded, its part for the clip is damaged or truncated, or its
+        header lacks the frame rate or a length that is needed; TarToolsError without PyAV; MemoryError.
         """
         import torch
 
@@ -89,8 +89,8 @@ class Video(Clip):
         """Return the ascending numbers of the frames of the clip; some may come twice, or lie behind the last frame.
 
         Number n is the frame n / rate seconds after the first one.
-        *container*, *stream*: of PyAV. *seed*: for `at="random"`; None draws one. Raises: SampleError if the length or
-        the frame rate of the video is needed, and is not in its header.
+        *container*, *stream*: of PyAV. *seed*: for `at="random"`; None draws one. Raises: SampleError if the header
+        lacks the length, unless `at` is "begin", or the frame rate, if it has the length or `fps` is set.
         """
         total = frame_count(container, stream)
         step = Fraction(1) if self.fps is None else frame_rate(stream) / Fraction(self.fps).limit_denominator(1000)
@@ -121,7 +121,8 @@ class Video(Clip):
 def frame_rate(stream: Any) -> Fraction:
     """Return the frames a second of PyAV's video *stream*, as a Fraction.
 
-    It is the average rate, else the one that PyAV guesses. Raises: SampleError if its header does not say them.
+    It is the average rate, else the one that PyAV guesses. Raises: SampleError if its header does not say them, or says
+    0 or less.
     """
     rate = stream.average_rate or stream.guessed_rate
     if not rate or rate <= 0:
@@ -132,7 +133,8 @@ def frame_rate(stream: Any) -> Fraction:
 def frame_count(container: Any, stream: Any) -> int | None:
     """Return the number of frames of PyAV's *stream*, by its length or its *container*'s, and its frame rate.
 
-    It is at least 1; None if neither length is in the header. Raises: SampleError if the frame rate is not.
+    It is at least 1; None if neither length is in the header. Raises: SampleError if a length is there and the frame
+    rate is not.
     """
     seconds = stream_length(container, stream) or file_length(container)  # its sound may be longer
     return None if seconds is None else max(round(seconds * frame_rate(stream)), 1)
@@ -142,8 +144,9 @@ def frames_at(container: Any, stream: Any, numbers: Sequence[int]) -> Iterator[A
     """Yield the frame of *stream* with each of the ascending *numbers*; beyond the end the last one.
 
     Number n is the frame that is shown n / rate seconds after the first, by the frame rate of *stream*, a video stream
-    of the PyAV *container*. Raises: SampleError if there are no frames, or over 2 fewer (MAX_MISSING_FRAMES) than the
-    stream says, or if the frame rate is unknown; PyAV's errors for damage.
+    of the PyAV *container*. Raises: SampleError if there are no frames; if the last one is over 2 frames
+    (MAX_MISSING_FRAMES) before both the number asked for and the end that the stream's length says; or if the frame
+    rate is unknown; PyAV's errors for damage.
     """
     rate, tick, start = frame_rate(stream), stream.time_base, stream.start_time or 0
     length = stream_length(container, stream)

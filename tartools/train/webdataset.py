@@ -48,14 +48,17 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
     *urls*: names and patterns. *resampled*: draw shards at random, without an end. *fields*, *decode*, *transform*,
     *resize*, *exif*: choose, decode and transform fields, as by `FieldChooser`; *extensions*, *decoder*, *transforms*
-    are webdataset's names of these. *handler*: called with an error of a sample or shard; True goes on without it.
+    are webdataset's names of these. *handler*: called with an error of a sample or shard; it returns True to go on
+    without it, or False to end the iteration; by default errors are raised, and local shards are checked at once.
     Other arguments are webdataset's. All of them, and what a state says: docs/training/webdataset.md.
 
     Order: of the shards and their samples; with *shuffle* (True: 1,000 samples) shuffled by *seed* and epoch.
     Holds: one read buffer of 1 MiB, and the samples of the shuffle buffer.
-    Raises: TypeError and ValueError for arguments that don't fit. In the iteration: StorageError and TarFormatError,
-    with URL and byte, after the samples before the damage; SampleError, with shard, sample and field, for a payload
-    that can't be decoded; StateError for a state that other readers than before can't share.
+    Raises: TypeError and ValueError for arguments that don't fit; UsageError for a name that is no input; StorageError
+    for a pattern without a match, and, unless *handler* is given, for a local shard that can't be read. In the
+    iteration: StorageError and TarFormatError, with URL and byte, after the samples before the damage; SampleError,
+    with shard, sample and field, for a payload that can't be decoded; StateError for a state that other readers than
+    before can't share; if a reader has no items, UsageError after `with_epoch`, and ValueError with *empty_check*.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def with_length(self, n: int, silent: bool = True) -> WebDataset:
         """Have `len` return *n*, and return this dataset; the number of samples stays as it is.
 
-        *silent*: an argument of webdataset, which this class does not use.
+        *silent*: ignored at the first call; at later ones, and for subclasses, False warns that only `len` changes.
         """
         if type(self) is not WebDataset:
             return super().with_length(n, silent=silent)  # type: ignore[no-any-return]
@@ -174,8 +177,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     ) -> WebDataset:
         """Return a copy with a shuffle buffer of *size* samples; it yields the first one when it holds *initial*.
 
-        *initial* is at most *size*; one sample more may be held. *seed*: of its draws; None for that of this dataset. A
-        *size* below 1 adds nothing, and returns this dataset.
+        An *initial* above *size* counts as *size*; one sample more may be held. *seed*: of its draws; None for that of
+        this dataset. A *size* below 1 adds nothing, and returns this dataset.
         """
         if size < 1:
             return self
@@ -220,7 +223,8 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         lists of decoders that are tried before and after *args* (by default *pre* decompresses fields such as txt.zst,
         and *post* is for text, numbers, JSON and arrays). *only*: fields to decode, a list or a text with blanks
         between them; None: all. *partial*: True leaves values that are no bytes as they are; False: they are an error.
-        *handler*: called with an error; it returns True to leave out the sample, or raises the error, the default.
+        *handler*: called with an error, which names shard, sample and field; it returns True to leave out the sample,
+        False to end the iteration, or raises the error, the default.
         Raises: TypeError and ValueError for other decoders or sizes.
         """
         pre = [decompress_field] if pre is None else pre
@@ -258,10 +262,12 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
     def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> Any:
         """Return the state of the latest iterator of this rank or worker, for `load_state_dict`.
 
-        Composer gives *num_samples*, those of the epoch so far on all ranks, and saves the answer on rank 0: then it is
-        the list of the states of all ranks, between two epochs that of the next one, and all ranks must call this.
+        Without an iterator it is the state that was loaded, else the begin of the epoch. Composer gives *num_samples*,
+        the samples of the epoch so far on all ranks, and saves the answer on rank 0: then it is the list of the states
+        of all ranks, at 0 samples, between two epochs, states of the next one, and all ranks must call this.
         *from_beginning* has no effect.
-        Raises: UsageError if the workers of a loader iterate: take its state, that of a StatefulDataLoader.
+        Raises: UsageError if the workers of a loader iterate: take its state, that of a StatefulDataLoader;
+        StorageError, as `digest`.
         """
         if num_samples is None:
             return self._own_state()
@@ -287,7 +293,7 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
         return self._loaded_state or self._begin_state(self.source.epoch.number)
 
     def _begin_state(self, epoch: int) -> State:
-        """Return the state of this reader at the begin of *epoch*."""
+        """Return the state of this reader at the begin of *epoch*. Raises: StorageError, as `digest`."""
         return Cursor(self.digest(), self.source.rank.reader(), epoch).as_state()
 
     def load_state_dict(self, state: Any) -> None:
@@ -295,9 +301,11 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
 
         With as many readers (ranks times workers) as before, the order is as it would have been. For another number,
         give the list of the states of all ranks to each rank, before its loader is iterated over: what is left is dealt
-        out again, each sample to one reader, first what shuffles still held.
+        out again, each sample to one reader, first what shuffles still held. Sets the epoch, too. {}, or an empty list,
+        only drops a state that was loaded before.
 
-        Raises: StateError if it is malformed, or belongs to other data, another seed or shuffle. The iterator raises
+        Raises: StateError if it is malformed, or belongs to other data, another seed or shuffle, or if states are of
+        several epochs; StorageError if a local table can't be read for its fingerprint. The iterator raises
         StateError if states are missing, or if the pipeline goes on with the same number only: with `with_epoch`,
         `repeat`, `resampled`, or unknown stages.
         """
@@ -313,7 +321,10 @@ class WebDataset(DataPipeline, FluidInterface):  # type: ignore[misc]
             self.source.resume.load()
 
     def digest(self) -> str:
-        """Return a fingerprint of the order of the samples: 64 hex digits, by shards, seeds and shuffles."""
+        """Return a fingerprint of the order of the samples: 64 hex digits, by shards, seeds and shuffles.
+
+        Other stages do not count. Raises: StorageError if a local table can't be read.
+        """
         source = self.source
         shuffles = [
             (step.size, step.initial, step.seed) for step in self.pipeline[1:] if isinstance(step, ShuffleStage)

@@ -46,13 +46,15 @@ class ZipDataset(Dataset[Any]):
     function of the result, or one for each field. *resize*: size of pictures. *exif*: True turns them as their EXIF
     data say. *classes*: names that become numbers. More on them: `FieldChooser`.
 
-    Stored and deflated members are read, each sample with one request of its bytes, and the requests of a batch side by
-    side. Lengths and checksums of the fields that are needed are compared with the directory. It pickles as URLs and
-    versions, and may be used in forks, other processes and threads: each process opens the files for itself.
+    Stored and deflated members are read, each sample with one request if its members lie close together, and the
+    requests of a batch side by side. Lengths and checksums of the fields that are needed are compared with the
+    directory. It pickles as URLs and versions, and may be used in forks, other processes and threads: each process
+    opens the files for itself.
 
     Holds: 700 bytes and a name for each member. Raises, when it is made: SampleError for members that can't be read,
-    such as encrypted ones and links; TarFormatError for a damaged directory; StorageError. Later: TarFormatError for
-    damaged payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
+    such as encrypted ones and links; TarFormatError for a damaged directory; StorageError; UsageError for a name that
+    is no file or object; ValueError and TypeError for arguments that don't fit. Later: TarFormatError for damaged
+    payloads; StorageError, also if a file has changed since this was made; what `FieldChooser` raises.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class ZipDataset(Dataset[Any]):
         return self._ends[-1] if self._ends else 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Have random transforms get their seeds for *epoch*; `StatefulSampler` and `loader` call this themselves."""
+        """Have random transforms and clips get seeds for *epoch*; `StatefulSampler` and `loader` call this."""
         begin_epoch(self, None, epoch)
 
     def __getitem__(self, index: int) -> Any:
@@ -125,8 +127,8 @@ class ZipDataset(Dataset[Any]):
 class _Zip:
     """The zip file at *url*, of this *version*; `read_sample` returns a sample by its number in the file.
 
-    *version*: as `version_of` returns it: size, a blank, and mtime in ns or ETag. The directory is read when it is
-    needed, and not pickled.
+    *version*: as `version_of` returns it: size, a blank, and mtime in ns or an object's ETag, or what its store has in
+    place of that. The directory is read when it is needed, and not pickled.
     *digest*: of the directory of a local file, if it was read before, because its version is only size and time.
     """
 
@@ -144,8 +146,8 @@ class _Zip:
     def read_directory(self) -> ZipSamples:
         """Return the samples in the directory of the file, which is read at the first call.
 
-        Raises: StorageError if the file was replaced; TarFormatError for a damaged directory; SampleError for members
-        that can't be read.
+        Raises: StorageError if the file was replaced or can't be read; TarFormatError for a damaged directory;
+        SampleError for members that can't be read, but not for links, which are in its `specials`.
         """
         if self._directory is None:
             with seekable.open_as_file(self.url) as file:
@@ -165,8 +167,8 @@ class _Zip:
         """Return sample *number*, from 0, of this file as a dict: `__key__`, `__url__`, and payloads by field.
 
         Fields are in lower case. *needed*: fields to read, others are None; None: all. Raises: StorageError if the file
-        has changed; TarFormatError for damaged payloads; SampleError for fields that differ only in case or begin with
-        two underscores.
+        has changed; TarFormatError for damaged payloads; SampleError for fields to be read that differ only in case, or
+        any that begins with two underscores.
         """
         directory = self.read_directory()
         infos = directory[number]
@@ -175,14 +177,21 @@ class _Zip:
         key, _ = split_path(path_of_member(infos[0]))
 
         def payload(info: ZipInfo) -> bytes:
-            """Return the payload of the member *info*, decompressed. Raises: TarFormatError if it is damaged."""
+            """Return the payload of the member *info*, decompressed.
+
+            Raises: TarFormatError if it is damaged; the errors of `_read_range`.
+            """
             return b"".join(directory.chunks(window, info))
 
         fields = [(path_of_member(info)[len(key) + 1 :].decode(), partial(payload, info)) for info in infos]
         return make_dict(key.decode(), self.url, fields, needed)
 
     def _read_range(self, begin: int, end: int) -> bytes:
-        """Return bytes *begin* to *end* of the file, fewer at its end. Raises: StorageError if it has changed."""
+        """Return bytes *begin* to *end* of the file, fewer at the end of a local one.
+
+        Raises: StorageError if it has changed or can't be read, or if an object ends before *end*; OSError if the
+        system refuses to read a local file.
+        """
         if not self.is_local:
             return fetch_range(self.url, begin, end, self.version)
         file = self._file()
@@ -196,7 +205,7 @@ class _Zip:
         return data
 
     def _file(self) -> SharedFile:
-        """Return the open local file; each process opens it once for itself."""
+        """Return the open local file; each process opens it once for itself. Raises: StorageError if it can't."""
         if self._open is None or self._open[0] != os.getpid():
             with seekable.open_as_file(self.url) as file:
                 self._open = os.getpid(), SharedFile(os.dup(file.fileno()), "r")
@@ -211,7 +220,8 @@ def _span(infos: list[ZipInfo], max_end: int) -> tuple[int, int]:
     """Return (begin, end), the bytes to read at once for a sample with the members *infos*.
 
     They have all members if each lies close behind the one before it (up to 64 KiB, MAX_ZIP_GAP_BYTES), else the first
-    one alone. *max_end*: the byte at which the directory begins; end is not above it.
+    one alone. The end is an estimate, which leaves room for extra fields (EXTRA_FIELD_SLACK_BYTES). *max_end*: the byte
+    at which the directory begins; end is not above it.
     """
     begin = infos[0].header_offset
     ends = [
@@ -236,13 +246,16 @@ class _Window:
         self._position = begin
 
     def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        """Go to byte *place* of the whole file, and return it; *whence* is SEEK_SET."""
+        """Go to byte *place* of the whole file, and return it; *whence* must be SEEK_SET."""
         assert whence == io.SEEK_SET
         self._position = place
         return place
 
     def read(self, count: int) -> bytes:
-        """Return the next *count* bytes, fewer at the end of the file."""
+        """Return the next *count* bytes, fewer at the end of the file if `fetch` returns fewer.
+
+        Raises: the errors of `fetch`.
+        """
         at = self._position - self._begin
         data = self._data[at : at + count] if at >= 0 else b""
         if len(data) < count:

@@ -38,7 +38,7 @@ MEASURED_BY_SUFFIX = {
 def kind_of_field(field: str) -> PayloadKind | None:
     """Return the kind that has a check for payloads of *field*, by its suffix.
 
-    None if no kind has: for mp3 and mp4, and for compressed fields such as json.gz.
+    None if no kind has: for types such as mp3, mp4 and html, unknown suffixes, and compressed fields such as json.gz.
     """
     return KIND_BY_SUFFIX.get(suffix_of(field))
 
@@ -77,8 +77,9 @@ def length_of(field: str, member: Member, *, decode: bool = False) -> tuple[floa
 def fact_of(name: str, member: Member) -> object:
     """Return the fact called *name*, such as "seconds", of *member*.
 
-    Its kind is that of its field; if that has no such fact, that of its first bytes.
-    Raises: ValueError if that kind has no such fact, if its header does not state it, or if it is damaged;
+    Its kind is that of its field; if that has no such fact, that of its first bytes; if that has none either, it is
+    tried as a picture, for the facts of pictures.
+    Raises: ValueError if it is of no kind with this fact, or if its header can't be read or does not state it;
     TarToolsError if it can't be read, or for a video or MPEG-4 sound without PyAV.
     """
     kind = measured_kind(field_name(member))
@@ -102,12 +103,12 @@ def describe(member: Member, *, decode: bool = False) -> Description:
 
     So a sound in a field jpg is a broken picture. A member that none recognizes is text, or of a type that its first
     bytes show, or "binary". With *decode*, a picture is decoded to find out whether it is broken; otherwise only its
-    header is read, for callers that draw it, and so find out themselves. For a compressed member of up to 1 MiB, the
-    content is described.
+    header is read, for callers that draw it, and so find out themselves. For a member of up to 1 MiB in a compressed
+    field, such as json.gz, the content is described.
     An empty member is "empty", of the kind `BROKEN` if its suffix is that of a picture, or of WAV, FLAC or Ogg.
 
-    Holds: 64 KiB of the member; JSON up to 1 MiB as a whole; with *decode*, the decoded picture. Raises: TarToolsError
-    if the payload can't be read.
+    Holds: 64 KiB of the member; as a whole, JSON up to 1 MiB, an array up to 16 MiB, and the content of a compressed
+    field up to 1 GiB; with *decode*, the decoded picture. Raises: TarToolsError if the payload can't be read.
     """
     with member.open() as file:
         head = file.read(HEAD_BYTES)
@@ -129,6 +130,7 @@ def _describe_packed(member: Member, codec: str, *, decode: bool) -> Description
 
     It begins with *codec*, the name of the compression: "gzip, text: a". The kind of a picture, a sound or a video is
     "", as it is not drawn or played. *decode*: True to decode a picture, to find out whether it is broken.
+    Raises: TarToolsError if the payload can't be read.
     """
     try:
         content = describe(unpack_member(member), decode=decode)
@@ -155,7 +157,7 @@ def may_be_picture(member: Member) -> bool:
 
 
 def _suffix_and_magic(member: Member) -> tuple[str, bytes]:
-    """Return (suffix of the field of *member*, its first 16 bytes)."""
+    """Return (suffix of the field of *member*, in lower case; its first 16 bytes, or all if it has fewer)."""
     with member.open() as file:
         return suffix_of(field_name(member)), file.read(MAGIC_BYTES)
 
@@ -171,11 +173,12 @@ def is_number_field(field: str) -> bool:
 
 
 def decode_payload(field: str, member: Member) -> Iterator[Finding]:
-    """Decode *member* as the suffix of *field* says; yield findings, (code, reason), for each damage or oddity.
+    """Decode *member* as the suffix of *field* says; yield findings, (code, reason), for damage and oddities.
 
     A code is a key of `stages.checking.codes.CODES`, or "" for a payload that is not decoded, because it would take too
-    much memory. A compressed payload, such as that of json.gz, is unpacked first: if that fails, the only finding is
-    "broken-compressed". Nothing else is yielded for a suffix that no kind has a check for (`is_decoded`).
+    much memory. Damage that stops the decoding is the last finding. A compressed payload, such as that of json.gz, is
+    unpacked first: if that fails, the only finding is "broken-compressed". Nothing else is yielded for a suffix that no
+    kind has a check for (`is_decoded`).
 
     Holds: the decoded payload. Raises: TarToolsError if the payload can't be read.
     """

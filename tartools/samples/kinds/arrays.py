@@ -25,7 +25,7 @@ def _begins_as_array(_suffix: str, head: bytes) -> bool:
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
     """Return (shape, dtype) in the header of the .npy *file*, and leave it at its data, which may be pickles.
 
-    Raises: ValueError, and what else numpy raises for a header that can't be read.
+    *file*: at its begin. Raises: ValueError, and what else numpy raises for a header that can't be read.
     """
     from numpy.lib import format as npy
 
@@ -42,8 +42,10 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], numpy.dtype[Any]]:
 def describe_array(member: Member, _head: bytes, _decode: bool) -> Description:
     """Return dtype, shape and range of values of the .npy file *member* in words, or why it is broken.
 
-    "array float32 3x224x224, from 0 to 1"; the kind is "". The range is left out above 16 MiB, for bool and for complex
-    numbers. Pickles that it may hold are not opened.
+    "array float32 3x224x224, from 0 to 1"; the kind is "". The range is left out above 16 MiB, for an array without
+    items, and for all types but integers and floats. Whether the data have the size that the header states is found out
+    for numbers and bool only. Pickles that it may hold are not opened. Raises: TarToolsError if the payload can't be
+    read.
     """
     with member.open() as file:
         try:
@@ -81,7 +83,7 @@ def range_in_words(data: bytes, dtype: numpy.dtype[Any]) -> str:
 def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
     """Return a description of *dtype*: its name, its fields, or "of pickled objects (not opened)".
 
-    "float32", "big-endian int16", "[('x', '<f4')]"; texts and dates as numpy writes them: "<U5".
+    "float32", "big-endian int16", "[('x', '<f4')]"; texts, dates and raw bytes as numpy writes them: "<U5".
     """
     if dtype.kind in "biufc":
         return ("big-endian " if dtype.str[0] == ">" else "") + dtype.name
@@ -95,7 +97,7 @@ def dtype_in_words(dtype: numpy.dtype[Any]) -> str:
 def check_array(member: Member) -> None:
     """Raise an exception if the header of the .npy file *member* can't be read, or states another size.
 
-    Of an array of pickled objects only the header is checked.
+    Of an array of pickled objects, or with fields of them, only the header is checked.
     """
     with member.open() as file:
         shape, dtype = array_header(file)
@@ -105,7 +107,10 @@ def check_array(member: Member) -> None:
 
 
 def check_archive_of_arrays(member: Member) -> None:
-    """Raise an exception if the .npz file *member* is no zip archive, or a checksum in it is wrong."""
+    """Raise an exception if the .npz file *member* is no zip archive, or a file in it can't be unpacked without damage.
+
+    The files in it are not read as arrays.
+    """
     from zipfile import ZipFile
 
     with member.open() as file, ZipFile(file) as archive:

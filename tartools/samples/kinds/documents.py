@@ -24,7 +24,8 @@ def describe_document(member: Member, head: bytes, _decode: bool) -> Description
     """Return the description of the JSON *member*: "JSON" and its lines, indented; "JSON: 5" for one short line.
 
     Up to 12 lines of 100 characters are shown. If it has more than 1 MiB, it is described as text; if it can't be
-    parsed, `what` begins "not JSON", with the reason, and the lines are text. The kind is "" for JSON.
+    parsed, `what` begins "not JSON", with the reason, and the lines are text. The kind is "", unless it has more than
+    1 MiB.
     *head*: its first 64 KiB. Holds: the value, and the lines that are shown.
     """
     if member.size > JSON_LIMIT:
@@ -43,7 +44,7 @@ def describe_document(member: Member, head: bytes, _decode: bool) -> Description
 
 
 def first_lines(parts: Iterable[str]) -> list[str]:
-    """Return the lines of the text in *parts*, which is read no further than the 10,012th newline.
+    """Return the lines of the text in *parts*, which are read no further than the one with newline 10,012.
 
     Nested JSON can have very many lines: up to `MAX_TEXT_LINES` are shown, and `MAX_JSON_LINES_COUNTED` are counted.
     """
@@ -59,7 +60,8 @@ def first_lines(parts: Iterable[str]) -> list[str]:
 def check_json(member: Member) -> Iterator[Finding]:
     """Yield findings, (code, reason), about the JSON *member*: NaN and Infinity, and another encoding than UTF-8.
 
-    The codes are "json-constant" and "json-encoding", each at most once. Raises: ValueError if it is not JSON.
+    The codes are "json-constant" and "json-encoding", each at most once. Raises: ValueError if it is not JSON;
+    StorageError if the file has changed, already when it is called.
     """
     return _check_documents([member.read()])
 
@@ -68,7 +70,8 @@ def check_json_lines(member: Member) -> Iterator[Finding]:
     """Yield findings, (code, reason), about the JSON lines *member*: NaN and Infinity, another encoding than UTF-8.
 
     The codes are "json-constant" and "json-encoding", each at most once, for the first line that has it. Blank lines
-    are skipped. Raises: ValueError if a line is not JSON.
+    are skipped. Raises, before it yields anything: ValueError if a line is not JSON; StorageError if the file has
+    changed.
     """
     with member.open() as file:
         yield from _check_documents(line for line in file if line.strip())
@@ -78,7 +81,7 @@ def _check_documents(documents: Iterable[bytes]) -> Iterator[Finding]:
     """Yield findings, (code, reason), about *documents*: the first NaN or Infinity, and the first encoding but UTF-8.
 
     Some readers refuse these. ("json-constant", "NaN"); ("json-encoding", "UTF-16" or "a byte order mark").
-    Raises: ValueError if one of *documents* is not JSON.
+    Raises, before it yields anything: ValueError if one of *documents* is not JSON.
     """
     import json
 

@@ -17,9 +17,10 @@ BROKEN = "broken"  # kind of the description of a broken picture, sound or video
 class Description(NamedTuple):
     """The description of a payload in words.
 
-    `what`: one line. `lines`: of its contents.
-    `kind`: "picture", "sound", "video", "text" or "number" if it could be read as one; `BROKEN` for a picture, a
-    sound, a video or compressed data that could not; else "". `value`: the whole text if it is short.
+    `what`: one line. `lines`: of its contents, cut; may be empty.
+    `kind`: "picture", "sound", "video", "text" or "number" if it is one, as far as it was read; `BROKEN` for a picture,
+    a sound, a video or compressed data that could not be read; else "". `value`: the whole text if it is short, else
+    "".
     """
 
     what: str
@@ -32,7 +33,7 @@ class PayloadKind(NamedTuple):
     """A kind of payload, and the functions that handle it.
 
     `name`: a noun, as in "the picture can't be decoded".
-    `code`: tarcheck's code for a payload that can't be decoded.
+    `code`: tarcheck's code for a payload that can't be decoded; "" if `checks` is empty.
     `recognize(suffix, head)`: True if the suffix of a field and the first bytes of a payload mean this kind; None: no
     payload is recognized.
     `describe(member, head, decode)`: returns the description of a member that is recognized. *head*: its first 64 KiB;
@@ -43,7 +44,8 @@ class PayloadKind(NamedTuple):
     compressed data is neither drawn nor played.
     `facts`: (name, type) of each table column for a field with such a suffix; the column "broken" has the reason if a
     payload can't be read, else None. Empty if the kind has none.
-    `measure(member, decode)`: returns the values of `facts`; only the header of the member is read, unless *decode*.
+    `measure(member, decode)`: returns the values of `facts`; the member is decoded only with *decode*, and not even
+    then if it is a video, MP3 or MPEG-4: there only headers are read.
     None if `facts` is empty.
     `further_suffixes`: of fields that it measures, besides those of `checks`.
     """

@@ -27,8 +27,9 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
     """Return format, size and mode of the picture *member* in words, or why it is broken.
 
     "JPEG 640x480 RGB", of the kind PICTURE; "a broken picture: it is empty", of the kind `BROKEN`. With *decode*, all
-    of it is decoded to find out; else only its header is read. The kind is "" for a WebP or ICO with more pixels than
-    Pillow opens (178,956,970). Raises: TarToolsError if the payload can't be read.
+    of it is decoded to find out, unless it would have more than 89,478,485 pixels in memory; else only its header is
+    read. The kind is "" for a WebP or ICO with more pixels than Pillow opens (178,956,970). Raises: TarToolsError if
+    the payload can't be read.
     """
     from tartools.samples import decoding
 
@@ -43,6 +44,8 @@ def describe_picture(member: Member, _head: bytes, decode: bool) -> Description:
 def measure_picture(member: Member, decode: bool) -> tuple[object, ...]:
     """Return the values of `PICTURE_FACTS` of the picture *member*; its pixels are decoded only with *decode*.
 
+    They are not if they would be more than 89,478,485 in memory. A JPEG is decoded by simplejpeg, if that is installed:
+    "broken" has its reason to refuse one, even if Pillow accepts it.
     All but "broken" are None if its header can't be read; "broken" too, for a WebP or ICO with more pixels than Pillow
     opens. Raises: TarToolsError if the payload can't be read.
     """
@@ -62,7 +65,8 @@ def check_picture(member: Member) -> Iterator[Finding]:
 
     Codes: "broken-picture" or "damaged-picture" (only simplejpeg refuses it), then nothing else; "" first if it is too
     large to be decoded; "large-picture" above 89,478,485 pixels, "huge-picture" above twice as many, with its size as
-    the reason; "large-png-text" for texts or a colour profile that Pillow refuses.
+    the reason ("" for a WebP or ICO, whose header is not read then); "large-png-text" for texts or a colour profile
+    that Pillow refuses. Raises: TarToolsError if the payload can't be read.
     """
     from tartools.samples import decoding
     from tartools.samples.pngtext import find_large_text

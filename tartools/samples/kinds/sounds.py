@@ -45,13 +45,16 @@ SUBTYPE_NAMES = {
 def is_sound(suffix: str, head: bytes) -> bool:
     """True if a payload that begins with *head*, in a field with this *suffix*, is or should be WAV, FLAC or Ogg.
 
-    *suffix*: in lower case.
+    *suffix*: in lower case. FLAC after an ID3 tag is one by its suffix only.
     """
     return suffix in DECODABLE_SOUNDS or _begins_as_sound(head)
 
 
 def _begins_as_sound(head: bytes) -> bool:
-    """True if *head* is the begin of a WAV, FLAC or Ogg file, which are decoded here."""
+    """True if *head* is the begin of a WAV, FLAC or Ogg file, which are decoded here; False for FLAC after an ID3 tag.
+
+    *head*: the first 16 bytes or more.
+    """
     file_type = type_of_file(head)
     return file_type is not None and not DECODABLE_SOUNDS.isdisjoint(file_type.suffixes)
 
@@ -59,8 +62,9 @@ def _begins_as_sound(head: bytes) -> bool:
 def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
     """Return length, rate, channels and waveform of the sound *member* in words, or why it can't be read.
 
-    "WAV 1.50 s, 44100 Hz, 1 channel, 16 bit"; ", silent" if it is, else the waveform is the line. The kind is SOUND, or
-    `BROKEN`.
+    "WAV 1.50 s, 44100 Hz, 1 channel, 16 bit"; ", silent" if it is, else the waveform is the line; neither if it has no
+    frame. The kind is SOUND, or `BROKEN`, also for FLAC after an ID3 tag. Raises: TarToolsError if the payload can't be
+    read.
     """
     try:
         what, column_peaks = read_sound(member)
@@ -79,7 +83,7 @@ def describe_sound(member: Member, _head: bytes, _decode: bool) -> Description:
 def sound_fault(error: Exception) -> str:
     """Return the message of the *error* of a library for a bad sound, on one line of at most 100 characters.
 
-    The name of our file is left out of it.
+    The name of our file is left out of it. It may be "".
     """
     why = re.sub(r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+", "", str(error))
     return printable(why)[:MAX_TEXT_COLUMNS]
@@ -89,7 +93,8 @@ def measure_sound(member: Member, decode: bool) -> tuple[object, ...]:
     """Return the `SOUND_FACTS` of *member*, from its header; the last is the reason if it is broken, else None.
 
     The others are None if its header can't be read. With *decode*, WAV, FLAC and Ogg are decoded to find out whether
-    they are whole. Raises: TarToolsError if the payload can't be read, and for MPEG-4 without PyAV.
+    they are whole, but not FLAC after an ID3 tag. Raises: TarToolsError if the payload can't be read, and for MPEG-4
+    without PyAV.
     """
     facts: tuple[object, ...] = (None,) * (len(SOUND_FACTS) - 1)
     try:
@@ -157,8 +162,8 @@ def _mpeg4_sound_facts(file: IO[bytes], size: int) -> tuple[float, int, int, str
 def check_sound(member: Member) -> None:
     """Raise an exception if the sound *member* can't be decoded, or ends early.
 
-    ValueError if WAV or Ogg is truncated, or if another number of frames is decoded than the header says; what
-    soundfile raises for other damage.
+    ValueError if WAV or Ogg is truncated, a page of Ogg is damaged, or another number of frames is decoded than the
+    header says; what soundfile raises for other damage; StorageError if the file has changed.
     """
     from tartools.samples.soundfiles import open_by_soundfile, truncation
 
@@ -181,7 +186,8 @@ def read_sound(member: Member, columns: int = TERMINAL_WAVEFORM_COLUMNS) -> tupl
     *columns*.
 
     Holds: 8192 frames. Raises: ValueError if the first bytes are not those of WAV, FLAC or Ogg (libsndfile reads many
-    formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError.
+    formats that are hardly tested); what soundfile raises for a damaged file, mostly RuntimeError; StorageError if the
+    file has changed.
     """
     from tartools.samples.soundfiles import open_by_soundfile
 
@@ -203,7 +209,8 @@ def peaks(sound: soundfile.SoundFile, columns: int) -> list[float]:
     """Return the peak of each of *columns* equal parts of *sound*, relative to the highest one: from 0 to 1.
 
     Of a part its first 8192 frames are read (`FRAMES_PER_COLUMN`). If *sound* has fewer frames than *columns*, it has a
-    part for each frame. All peaks are 0 if these frames are silent.
+    part for each frame. All peaks are 0 if these frames are silent. NaN counts as 0, infinity
+    as 1. Raises: what soundfile raises for a damaged file.
     """
     import numpy as np
 
@@ -220,7 +227,7 @@ def peaks(sound: soundfile.SoundFile, columns: int) -> list[float]:
 
 
 def line(peaks: Sequence[float]) -> str:
-    """Return *peaks* as one line of bars.
+    """Return *peaks*, from 0 to 1, as one line of bars of eight heights, one for each peak.
 
     >>> line([0.0, 0.5, 1.0])
     '▁▅█'

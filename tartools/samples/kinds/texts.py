@@ -29,9 +29,11 @@ def describe_text(member: Member, head: bytes) -> Description:
 def cut_text(head: bytes, *, whole: bool) -> Description | None:
     """Return the description of the text that begins with *head*, cut to 12 lines.
 
-    None if *head* is not UTF-8, or has a NUL.
-    *whole*: True if *head* is all of it. One line of up to 100 characters is "text: abc" or "number: 5", of the kind
-    "text" or "number", with "abc" or "5" as the value; any other text is "text", of the kind "text", with its lines.
+    None if *head* is not UTF-8, or has a NUL. *whole*: True if *head* is all of it; False: a character that is cut at
+    its end is no fault.
+    If *whole*, one line of up to 100 characters, with a newline at its end or not, is "text: abc" or "number: -1.5", of
+    the kind "text" or "number", with "abc" or "-1.5" as the value, its control characters escaped. Any other text is
+    "text", of the kind "text", with its lines as `cut` returns them.
     """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=whole)
@@ -47,10 +49,10 @@ def cut_text(head: bytes, *, whole: bool) -> Description | None:
 
 
 def cut(lines: Sequence[str], *, whole: bool) -> list[str]:
-    """Return the first 12 of *lines* with control characters escaped; longer ones are 100 characters and "…".
+    """Return the first 12 of *lines*, each cut to 100 characters, and "…" if it is longer; control characters escaped.
 
-    *whole*: True if *lines* are all lines: if they are more than 12, a last item says so, "… 3 more lines". False: the
-    last item is "…".
+    *whole*: True if *lines* are all lines: if they are more than 12, a last item says so, "… 3 more lines". False: a
+    last item "…" is always added.
     """
     shown = [
         printable(line[:MAX_TEXT_COLUMNS]) + ("…" if len(line) > MAX_TEXT_COLUMNS else "")
@@ -76,7 +78,8 @@ def guess_type(head: bytes) -> Description:
 def number_mismatch(head: bytes, size: int) -> str:
     """Return why `int` refuses a payload of *size* bytes that begins with *head*; "" if it is a whole number.
 
-    "" also if *head* is not all of it, and has only digits, signs, underscores and blanks.
+    A number with more digits than `int` takes (4,300) counts as refused. "" also if *head* is not all of the payload,
+    and has only digits, signs, underscores and white space.
 
     >>> number_mismatch(b"-5", 3), number_mismatch(b"1.5", 3), number_mismatch(b"an oak in autumn", 20)
     ('', "'1.5' is not a whole number", "'an oak in autumn...' is not a whole number")
@@ -92,7 +95,7 @@ def number_mismatch(head: bytes, size: int) -> str:
 
 
 def check_number(member: Member) -> None:
-    """Raise ValueError if the payload of *member* is not a whole number."""
+    """Raise ValueError if `int` refuses the payload of *member*: it is not a whole number, or has over 4,300 digits."""
     payload = member.read()
     if why := number_mismatch(payload, len(payload)):
         raise ValueError(why)

@@ -31,9 +31,10 @@ def begins_as_video(_suffix: str, head: bytes) -> bool:
 def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
     """Return the format of the video *member*, and its length, size, rate and codec, as far as its header says.
 
-    "video, MP4, 12.50 s, 640x480, 25 frames/s, h264". *head*: its first bytes. The kind is VIDEO if it has frames to
-    draw, `BROKEN` if its header can't be read, "" if it has no video stream. Without PyAV only the format is known, and
-    the kind is "".
+    "video, MP4, 12.50 s, 640x480, 25 frames/s, h264". *head*: its first bytes, which `begins_as_video` accepts. The
+    kind is VIDEO if it has a video stream, "" if it has only sound, `BROKEN` if its header can't be read or lists
+    neither. Without PyAV only the format is returned, and the kind is "". Raises: TarToolsError if the payload can't be
+    read.
     """
     file_type = type_of_file(head)
     assert file_type is not None
@@ -58,7 +59,8 @@ def describe_video(member: Member, head: bytes, _decode: bool) -> Description:
 def measure_video(member: Member, _decode: bool) -> tuple[object, ...]:
     """Return the values of `VIDEO_FACTS` of the video *member*, by its header: its frames are not decoded.
 
-    The last is None, or why it is broken, and then all others are None.
+    They are about its first video stream; a value that the header lacks is None. The last is None, or says why it is
+    broken, empty or without a video stream: then all others are None.
     Raises: TarToolsError if the payload can't be read, or without PyAV.
     """
     from tartools.samples.videos import open_video, stream_seconds

@@ -64,7 +64,8 @@ class Overview:
     Call `count` for each list of `grouped_samples`, in input order, and `add_broken` for the broken members.
 
     Attributes:
-      orders: a `ValueOrder` of the folders, and of each field that may hold classes, by the name that the filter uses.
+      orders: a `ValueOrder` of the folders, and of each field that may hold classes, by the name that the filter uses;
+        up to 1,000 (MAX_DISTINCT_VALUES), {} without *has_charts*.
       counts: fields, classes and broken members, a `Summary`.
       sizes: bytes of the payloads of samples, a `Distribution`.
       folders: folder -> number of samples; None if there are more than 1,000 folders (MAX_DISTINCT_VALUES). Samples
@@ -103,7 +104,7 @@ class Overview:
             self.counts.note(BROKEN_FACET, member)
 
     def count(self, samples: Sequence[Sample]) -> None:
-        """Add the fields, classes, sizes and folders of *samples*, one list of `grouped_samples`."""
+        """Add the fields, classes, sizes and folders of *samples*, one list of `grouped_samples`; at least one."""
         folders = Counter(printable(sample.key.rpartition("/")[0]) for sample in samples if "/" in sample.key)
         self.sizes.add(Distribution.of(sum(member.size for member in sample.members) for sample in samples))
         self.folders = sum_of_counts(self.folders, folders)
@@ -121,7 +122,8 @@ class Overview:
     def _add_values(self, combinations: Iterable[Combination]) -> None:
         """Add values of fields that may hold classes to `orders`, for the samples after the last counted one.
 
-        *combinations*: these samples, grouped by their fields.
+        *combinations*: these samples, grouped by their fields. A value is the text of a payload without its last
+        newline; of one over 256 bytes (MAX_CLASS_BYTES) the first 257.
         """
         values: dict[str, list[tuple[int, str]]] = {}
         for same in combinations:
@@ -151,7 +153,8 @@ class Overview:
 def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
     """Yield *samples*, in order, in lists whose payloads are in one buffer or file, to be counted together.
 
-    A list has up to 256 samples (SAMPLES_IN_GROUP) of 1 MiB together (GROUP_BYTES_LIMIT), or one larger sample.
+    A list has up to 256 samples (SAMPLES_IN_GROUP) of 1 MiB together (GROUP_BYTES_LIMIT), or one sample that is larger
+    or has payloads in several buffers. None is empty.
     """
     group: list[Sample] = []
     size = 0
@@ -167,11 +170,11 @@ def grouped_samples(samples: Iterable[Sample]) -> Iterator[list[Sample]]:
 
 
 def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
-    """Return the pictures of *samples*, by field or first bytes, that can't be decoded.
+    """Return the pictures of *samples*, by field or first bytes, that can't be decoded, in order.
 
-    Holds: one decoded picture at a time.
+    Pictures that are too large to decode are not among them. Holds: one decoded picture at a time.
 
-    Raises: StorageError if their file has become shorter.
+    Raises: TarToolsError if a payload can't be read.
     """
     broken = []
     for sample, member in ((one_sample, member) for one_sample in samples for member in one_sample.members):
@@ -189,7 +192,8 @@ def broken_pictures(samples: Sequence[Sample]) -> list[Broken]:
 def cards(overview: Overview, shown: Container[str]) -> Iterator[str]:
     """Yield the cards of *overview* as HTML: fields, sizes, classes, broken members.
 
-    *shown*: keys of the samples on the page.
+    A card without content is left out; without samples the card of sizes is "". *shown*: keys of the samples on the
+    page.
     """
     yield from map(table, field_cards(overview.counts))
     yield svg_histogram(overview.sizes)
@@ -223,7 +227,8 @@ def table(section: Section) -> str:
 def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) -> str:
     """Return the HTML of a row of *cells*; *query*: the filter that its button sets, or None.
 
-    *signs*: the sign of each column (<, >, |). A row with a bar is a button as a whole, otherwise its name is one.
+    *signs*: the sign of each column (<, >, |). *cells*: texts; a share from 0 to 1 becomes a bar. With *query*, a row
+    with a column of bars is a button as a whole, in any other row its name is one.
     """
     is_button = query is not None and "|" in signs
     button = f'<button type="button" class="{"count" if is_button else "name"}" data-filter="{safe(query or "")}">'
@@ -249,7 +254,8 @@ def html_bar(share: float) -> str:
 def field_cards(summary: Summary) -> Iterator[Section]:
     """Yield the list of fields as one `Section`, with the count of samples that have each, and its mean size.
 
-    Nothing if there are no fields; if there are over 1,000, the section has no rows.
+    The bar is the share of samples that have the field, and the size is the mean of these samples. Nothing if there are
+    no fields; if there are over 1,000, the section has no rows.
     """
     columns = ("<Fields and mean sizes", "|", ">")
     if summary.many_fields:
@@ -269,8 +275,9 @@ def field_cards(summary: Summary) -> Iterator[Section]:
 def classes(overview: Overview) -> Iterator[Section]:
     """Yield, for folders and each field with few values, the count of each value, with buttons that filter by it.
 
-    Few are 2 to 100 values, each for two samples on average. Fields that divide the samples alike, such as cls and
-    cls.txt, are one section.
+    Few are 2 to 100 values (as `short_texts` returns), each for two samples or more on average. Field cls is first, the
+    others follow by name; the most frequent value is first. Fields that divide the samples alike, such as cls and
+    cls.txt, are one section. With over 1,000 fields, only folders are shown.
     """
     fields = {} if overview.counts.many_fields else overview.counts.fields
     counts = {mark(printable(name)): short_texts(field.classes or {}) for name, field in fields.items()}
@@ -301,8 +308,9 @@ def find_same_facts(
 ) -> dict[str, dict[str, str]]:
     """Return {field: {value of *name*: value of field}} of each other field that divides the samples as *name* does.
 
-    Empty if there is none, or not all values are short texts. *counts*: count of each value that a tile shows, by
-    field. *orders*: values in the order of the samples, by field.
+    A field is one if all values of it and of *name* are short texts. Empty if there is none, or if *name* has over 100
+    values. *counts*: count of each value that a tile shows, by field, *name* included. *orders*: values in the order of
+    the samples, by field.
     """
     own = orders.get(name)
     if own is None or own.values is None:
@@ -322,6 +330,8 @@ def find_same_facts(
 def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
     r"""Return the *counts* whose values are texts of one line, up to 100 characters, keyed by the text a tile shows.
 
+    Empty values, and values that are not UTF-8 or have a NUL, are left out; control characters are escaped.
+
     >>> short_texts({"cat": 2, "": 1, "two\nlines": 1})
     {'cat': 2}
     """
@@ -336,7 +346,8 @@ def short_texts(counts: Mapping[str, int]) -> dict[str, int]:
 def broken_list(tally: Tally, shown: Container[str]) -> Iterator[Section]:
     """Yield the list of the broken members in *tally* (nothing if there are none), with their fields and the reasons.
 
-    *shown*: keys of the samples on the page; a broken member of one of these gets a filter button.
+    The text below it says how many more *tally* counts than it keeps. *shown*: keys of the samples on the page; a
+    broken member of one of these gets a filter button.
     """
     if tally.count:
         rows = [(broken.key, f"{broken.field}: {broken.why}") for broken in tally.first]
@@ -361,7 +372,10 @@ def quoted_word(words: str) -> str:
 
 
 def svg_histogram(sizes: Distribution) -> str:
-    """Return the card with the histogram of *sizes*, in bytes, as HTML and SVG; "" if there are none."""
+    """Return the card with the histogram of *sizes*, in bytes, as HTML and SVG; "" if there are none.
+
+    The fullest bin of `steps` has the full height, and the heights of the others are relative to it.
+    """
     if sizes.minimum is None or sizes.maximum is None:
         return ""
     edges = steps(sizes.minimum, sizes.maximum)
@@ -387,8 +401,8 @@ def svg_histogram(sizes: Distribution) -> str:
 def steps(smallest: int, largest: int) -> list[int]:
     """Return the edges of the bins of a histogram, ascending, the last above *largest*: equal bins, or growing ones.
 
-    Bins grow if the largest number is more than 32 times the smallest. Inner edges are lower bounds of the buckets of a
-    `Distribution`, so that no bucket is in two bins.
+    There are up to 24 bins. They grow if *largest* is more than 32 times *smallest*, for which 0 counts as 1. Inner
+    edges are lower bounds of the buckets of a `Distribution`, so that no bucket is in two bins.
 
     >>> steps(5, 7), steps(10, 60)[:3], len(steps(1, 10**9))
     ([5, 6, 7, 8], [10, 12, 14], 25)

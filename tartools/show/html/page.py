@@ -42,7 +42,10 @@ TILE_PIXELS, LARGE_VIEW_PIXELS = 384, 1024  # pixels of a picture; a tile shows 
 
 
 class Choice(NamedTuple):
-    """Which samples are shown: the first *first* (None: all), of these *drawn* ones at random by *seed* (None: all)."""
+    """Which samples are shown: the first *first* (None: all), of these *drawn* ones at random by *seed* (None: all).
+
+    If there are fewer, all are shown.
+    """
 
     first: int | None
     drawn: int | None
@@ -64,9 +67,9 @@ def write_page(
     Counts cover all samples, or the first `choice.first`, all pictures of which are decoded, also if only some of these
     samples are shown; broken sounds, videos and compressed payloads only count in samples shown. Pictures have up to
     *side* by *side* pixels; *faces* pictures of a sample are side by side, and with more than one there are no charts
-    of classes. *workers*: threads that decode. *account*: counts the samples.
-    Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples; the samples drawn, with
-    their own bytes. Raises: TarToolsError.
+    of classes. *workers*: threads that decode. *account*: counts samples shown as written, the others as left out.
+    Order: input order. Holds: the page, some 20 KB for a sample with a photograph; 16 samples, or one for each of more
+    workers; the samples drawn, with their own bytes. Raises: TarToolsError.
     """
     from PIL import Image
 
@@ -105,7 +108,7 @@ def write_page(
 def first_samples(samples: Iterator[Sample], count: int, overview: Overview, account: Account) -> Iterator[Sample]:
     """Yield the first *count* samples; then set `overview.has_more` if there are more, which *account* does not count.
 
-    An error in reading the next sample is ignored, and counts as more samples.
+    A TarToolsError in reading the next sample is ignored, and counts as more samples.
     """
     yield from select.take_first(samples, count)
     try:
@@ -120,7 +123,7 @@ def first_samples(samples: Iterator[Sample], count: int, overview: Overview, acc
 
 
 def tally_samples(samples: Iterable[Sample], overview: Overview) -> Iterator[Sample]:
-    """Yield *samples* in input order, and count them in *overview*.
+    """Yield *samples* in input order; count each list of `grouped_samples` in *overview* before its first sample.
 
     Holds: up to 1 MiB of them, or one larger sample.
     """
@@ -196,9 +199,10 @@ def hash_source(inline: str) -> str:
 
 
 def totals(tiles: Sequence[PageTile], overview: Overview) -> str:
-    """Return the HTML line of totals from *overview*: samples shown, bytes and broken members.
+    """Return the HTML line of totals from *overview*: samples shown, bytes of all samples, and broken members.
 
-    A button filters the samples with broken members, if any is among *tiles*.
+    Broken members are left out if there are none; their number is a button that filters if any is among *tiles*. If
+    only some samples are shown, the line says that sizes and counts cover all.
     """
     parts = [overview.choice_text, in_units(overview.sizes.total)]
     if overview.broken.count:
@@ -226,10 +230,10 @@ def write_pairs(
 ) -> None:
     """Write a page of up to 200 *pairs* of tardedup, the ones with the largest distances, to *url*.
 
-    Where distances are equal, the first pairs in the input are taken. Each tile shows the sample left out and the one
-    kept, side by side. *pairs*: bytes that each begin with a packed `Pair`. *sides*: the data sets to read the samples
-    from: the input, and that of --against. *comparison*: the fields that were compared. *force*: replace an existing
-    page. *workers*: threads that decode pictures.
+    Where distances are equal, the first pairs in the input are taken. Tiles come in this order, too, the largest
+    distance first. Each shows the sample left out and the one kept, side by side. *pairs*: bytes that each begin with a
+    packed `Pair`. *sides*: the data sets to read samples from: the input, and the one of --against. *comparison*: the
+    fields that were compared. *force*: replace an existing page. *workers*: threads that decode pictures.
     Holds: 400 samples. Raises: StorageError, also if *url* exists without *force*; TarToolsError if a sample can't be
     read.
     """
@@ -262,7 +266,8 @@ def join_pair(left_out: Sample, kept_sample: Sample, pair: Pair, comparison: Com
     Its key names both: "A = B", or, if pictures were compared, "A next to B (kept), distance 3"; " (--against)" follows
     for a kept sample from there. Its fields begin with "out." and "kept.".
     The first two members are one of each sample, a compared one if there is any; then come all others of *left_out* and
-    those of *kept_sample*. *comparison*: the fields that were compared.
+    all others of *kept_sample*, compared ones first. *comparison*: the fields that were compared. Raises: StorageError
+    if a payload can't be read.
     """
     where = " (--against)" if pair.side == AGAINST_SIDE else ""
     link = " = " if comparison.near is None else " next to "

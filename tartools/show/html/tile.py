@@ -40,7 +40,7 @@ class Broken(NamedTuple):
 
     Attributes, printable:
       key: of its sample.
-      field: its field.
+      field: its field; "-" if it has none.
       why: the reason.
       sound: True unless it is, or by its field should be, a picture.
     """
@@ -56,7 +56,7 @@ class Broken(NamedTuple):
 
 
 class PageTile(NamedTuple):
-    """A sample on the page: its printable *key*, its *html*, and the members that are *broken*."""
+    """A sample on the page: its printable *key*, its *html*, and the members that are *broken*, each a `Broken`."""
 
     key: str
     html: str
@@ -67,13 +67,14 @@ class PageField(NamedTuple):
     """A member on the page.
 
     Attributes:
-      name: its field, printable.
+      name: its field, printable; "-" if it has none.
       size: bytes of its payload.
       description: from `describe`.
-      face: HTML of its picture, waveform, still or text, or of an error message; "" if it has none.
+      face: HTML of its picture, waveform, still or text, of an error message, or of the lines of its description; "" if
+        it has none.
       player: HTML of its player, or of a note that it is too large, for sounds and videos; "" if it has none.
-      text: its text, for the large view; "" if the description has it.
-      broken: why it can't be decoded; "" if it can.
+      text: of a text, its beginning (`read_beginning`), for the large view; "" if the description has it.
+      broken: why it can't be decoded; "" if it can, or was not tried.
       sound: True if a broken member is no picture.
     """
 
@@ -118,7 +119,7 @@ def make_tile(sample: Sample, audible: bool, side: int, faces: int = 1) -> PageT
     then texts, the longest first, then other descriptions. Other drawings are in the list of fields below. A sample
     without any of these shows the names of its fields.
 
-    Holds: the tile, and one decoded picture. Raises: StorageError if the file of the sample has become shorter.
+    Holds: the tile, and one decoded picture. Raises: TarToolsError if a payload can't be read; MemoryError.
     """
     fields = [make_page_field(member, audible, side) for member in sample.members]
     folder, slash, base = sample.key.rpartition("/")
@@ -157,9 +158,10 @@ def safe_lines(lines: Sequence[str]) -> str:
 
 
 def field_row(page_field: PageField, drawn: bool) -> str:
-    """Return the row of *page_field* in the HTML list of fields.
+    """Return the row of *page_field* in the HTML list of fields: name, description, size, and lines, but of no sound.
 
-    *drawn*: True to add its picture, waveform or whole text, because the tile does not show it elsewhere.
+    The lines are its `text`, or else its description's. *drawn*: True if the tile does not show its `face` elsewhere: a
+    picture, still or waveform is added (no message about a broken one), and a `text` replaces description and lines.
     """
     words, kind, lines = (
         safe(page_field.description.value or page_field.description.what),
@@ -182,9 +184,10 @@ def field_row(page_field: PageField, drawn: bool) -> str:
 def make_page_field(member: Member, audible: bool, side: int) -> PageField:
     """Return *member* with its HTML; pictures have up to *side* pixels, sounds and videos play if *audible*.
 
-    A member that can't be decoded has a message as `face`, and the reason as `broken`, unless it is only too large.
+    A member that can't be decoded has a message as `face`, and the reason as `broken`, unless it is a picture that is
+    only too large. A video without a still has no `face`, and is not broken.
 
-    Raises: StorageError if the file of the member has become shorter.
+    Raises: TarToolsError if the payload can't be read; MemoryError.
     """
     description = describe(member)
     page_field = PageField(printable(field_name(member)) or "-", member.size, description)
@@ -221,7 +224,10 @@ def make_page_field(member: Member, audible: bool, side: int) -> PageField:
 
 
 def is_video(member: Member) -> bool:
-    """True if *member*, by its first bytes, is a video, such as MP4 or Matroska. Its name does not matter."""
+    """True if *member*, by its first bytes, is a video, such as MP4 or Matroska. Its name does not matter.
+
+    Raises: StorageError if the payload can't be read.
+    """
     with member.open() as file:
         file_type = type_of_file(file.read(MAGIC_BYTES))
     return file_type is not None and file_type.kind == VIDEO
@@ -230,7 +236,8 @@ def is_video(member: Member) -> bool:
 def read_beginning(member: Member) -> str:
     """Return the text of *member* without newlines at the end; of more than 2,000 bytes the first, with an ellipsis.
 
-    It is read as UTF-8; other bytes become replacement characters.
+    It is read as UTF-8; other bytes become replacement characters, but a character that is cut at the end is dropped.
+    Raises: StorageError if the payload can't be read.
     """
     with member.open() as file:
         head = file.read(SHOWN_TEXT_BYTES)
@@ -247,7 +254,7 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
     """Return the HTML of the picture *member* as WebP, which also shows its size in pixels; *words* describe it.
 
     The picture is reduced to at most *side* by *side* pixels. Raises: any exception that Pillow raises for a damaged
-    picture; `decoding.TooLargeError`.
+    picture; `decoding.TooLargeError`; TarToolsError if the payload can't be read.
     """
     header = decoding.picture_header(member)
     return image_html(decoding.decode_reduced(member, side, side), (header.width, header.height), words)
@@ -256,8 +263,8 @@ def picture_for_page(member: Member, words: str, side: int) -> str:
 def still(member: Member, words: str, side: int) -> str:
     """Return the HTML of the first frame of the video *member*, of up to *side* by *side* pixels; *words* describe it.
 
-    "" if it can't be decoded, has no frame, or PyAV is not installed. Raises: StorageError if its file has become
-    shorter.
+    "" if it can't be decoded, has no frame, or PyAV is not installed. Raises: StorageError if the payload can't be
+    read; MemoryError.
     """
     try:
         picture = first_frame(member)
@@ -275,8 +282,8 @@ def still(member: Member, words: str, side: int) -> str:
 def image_html(picture: Any, size: tuple[int, int], words: str, kind: str = "") -> str:
     """Return the HTML of *picture*, a Pillow `Image`, as WebP, and of *size*, (width, height) before it was reduced.
 
-    *words*: its alternative text. *kind*: a class of the element, beside "tiny" for pictures of up to 64 by 64 pixels,
-    which are stored without loss.
+    The size of *picture* follows if it is not *size*. *words*: its alternative text. *kind*: a class of the element,
+    beside "tiny" for pictures of up to 64 by 64 pixels, which are stored without loss.
     """
     width, height = picture.size
     tiny = max(picture.size) <= MAX_LOSSLESS_PIXELS
@@ -312,7 +319,8 @@ def waveform(member: Member) -> str:
 def video_player(member: Member, name: str, face: str) -> str:
     """Return the HTML player of the video *member*, labelled *name*; "" unless it is MP4 or WebM.
 
-    With *face*, a still on the tile, only the large view shows the player.
+    With *face*, a still on the tile, only the large view shows the player. Raises: StorageError if the payload can't be
+    read.
     """
     payload = member.read()
     file_type = type_of_file(payload[:MAGIC_BYTES])
@@ -325,7 +333,10 @@ def video_player(member: Member, name: str, face: str) -> str:
 
 
 def player(member: Member, name: str) -> str:
-    """Return the HTML player of the sound *member*, labelled *name*; "" if browsers do not know its format."""
+    """Return the HTML player of the sound *member*, labelled *name*; "" if browsers do not know its format.
+
+    Raises: StorageError if the payload can't be read.
+    """
     payload = member.read()
     file_type = type_of_file(payload[:MAGIC_BYTES])
     kind = CONTENT_TYPES.get(file_type.suffixes[0]) if file_type and file_type.suffixes else None

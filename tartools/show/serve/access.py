@@ -48,10 +48,11 @@ class Access:
     def check(self, headers: Mapping[str, str], query_token: str, is_opening: bool) -> None:
         """Raise RefusedError unless a request with these *headers* may be answered.
 
-        It needs the token, a Host that is this machine, and, unless *is_opening*, a page of this server as its origin:
-        as Sec-Fetch-Site and Origin say, if the request has these headers. *query_token*: the token in its address, ""
-        without one: then the cookie has to have it. *is_opening*: True for the address that is printed, which may be
-        opened from anywhere.
+        It needs the token, a Host that is this machine (HOST_NAMES, any port), and, unless *is_opening*, a page of this
+        server as its origin: if the request has these headers, Sec-Fetch-Site is "same-origin", or "none" for an
+        address that the user entered, and Origin has the same host and port as Host. *query_token*: the token in its
+        address, "" without one: then the cookie has to have it. *is_opening*: True for the address that is printed,
+        which may be opened from anywhere.
         """
         host = headers.get("Host") or ""
         if host_name(host) not in HOST_NAMES:

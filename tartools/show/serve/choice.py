@@ -31,7 +31,7 @@ class ChosenSamples(NamedTuple):
 
     @property
     def samples(self) -> int:
-        """The number of chosen samples."""
+        """The number of chosen samples; a position that comes twice counts twice."""
         if self.query is not None:
             return self.query.samples
         return 0 if self.positions is None else len(self.positions)
@@ -120,7 +120,8 @@ def key_lines(choice: ChosenSamples, index: RowIndex) -> Iterator[bytes]:
     """Return an iterator over the list of keys of *choice*, one per line, in its order, in parts of many lines.
 
     The text is UTF-8, and each line ends with a newline. Raises, before it returns: QuestionError if the table has no
-    keys, or if any key in it, also of a sample that is not chosen, is null or contains a line break.
+    keys, or if any key in it, also of a sample that is not chosen, is null or contains a line break. The
+    iterator, too, raises QuestionError if DuckDB takes too long, or *index* is closed.
     """
     column = index.layout.names.get(schema.KEY_COLUMN)
     if column is None:
@@ -152,9 +153,9 @@ class ChosenRows:
 def write_chosen(choice: ChosenSamples, inputs: RowInputs, path: str, tmpdir: str | None, rows: int) -> None:
     """Write the rows of *choice*, in its order, as the table *path*; an existing file is replaced.
 
-    *inputs*: the rows of the data set. *rows*: their number. *tmpdir*: folder of scratch files; None: the default one.
-    The table names local shards by absolute paths, since nobody knows where the browser puts it. Raises: TarToolsError
-    if rows can't be read or written.
+    A position that comes twice gives two rows. *inputs*: the rows of the data set. *rows*: their number. *tmpdir*:
+    folder of scratch files; None: the default one. The table names local shards by absolute paths, since nobody knows
+    where the browser puts it. Raises: TarToolsError if rows can't be read or written.
     """
     catalog = inputs.catalog.for_table("")
     catalog.urls = [Url(shardrows.canonical_shard(url)) for url in catalog.urls]  # of this copy alone

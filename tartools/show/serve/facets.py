@@ -19,9 +19,9 @@ def count_facets(index: RowIndex, query: Query) -> list[dict[str, Any]]:
     """Return the facets of the samples of *query* as JSON; they are counted once and kept in `query.facets`.
 
     Each is an object with a "kind": "values" or "histogram" of a "column", as `value_facet` and `bin_facet` return
-    them, for up to 64 columns (MAX_FACETS), in the order of the index; then "missing" with "fields", as `count_missing`
-    returns them, if there are any; and "broken" with a "count", if the index says which payloads are broken. Raises:
-    QuestionError if DuckDB takes too long.
+    them, for the first 64 columns of the index (MAX_FACETS) that have a `facet`; then "missing" with "fields", as
+    `count_missing` returns them, if there are any; and "broken" with a "count" of samples, also 0, if the index says
+    which payloads are broken. Raises: QuestionError if DuckDB takes too long.
     """
     if query.facets is None:
         facets: list[dict[str, Any]] = []
@@ -54,7 +54,8 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
     """Return the facet of *column*: {"column": its name, "kind": "values", "values", "others"}.
 
     "values" are the 50 most frequent ones (MAX_VALUES_SHOWN) as {"value", "count"}, the most frequent first; a "value"
-    of None stands for the samples without one. "others" is the number of samples that these do not count.
+    of None stands for the samples without one. "others" is the number of samples that these do not count. Raises:
+    QuestionError if DuckDB takes too long.
     """
     grouped = f"GROUP BY ALL ORDER BY count(*) DESC, {column.sql} LIMIT {MAX_VALUES_SHOWN}"
     rows = _ask(index, query, f"{column.sql}, count(*)", grouped)
@@ -66,8 +67,9 @@ def value_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str,
 def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, Any]:
     """Return the facet of the numbers in *column*: {"column": its name, "kind": "histogram", "bins", "missing"}.
 
-    A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to"; there are up to 24 (BINS),
-    none if no sample has a number of up to 1e300 (MAX_BINNED_NUMBER). "missing" is the number of samples without one.
+    A bin is {"from", "to", "count"}, and counts values from its "from" to below its "to", but for rounding; there are
+    up to 24 (BINS), none if no sample has a number from -1e300 to 1e300 (MAX_BINNED_NUMBER). "missing" is the number of
+    samples without one. Raises: QuestionError if DuckDB takes too long.
     """
     value = f"CAST({column.sql} AS DOUBLE)"
     number = f"CASE WHEN abs({value}) <= {MAX_BINNED_NUMBER} THEN {value} END"
@@ -87,7 +89,8 @@ def bin_facet(index: RowIndex, query: Query, column: IndexColumn) -> dict[str, A
 def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
     """Return the edges of the bins of a histogram from *low* to *high*, of equal width; the last is above *high*.
 
-    There are up to 24 bins (BINS). *is_integer*: True for whole numbers, so that edges are whole, too.
+    There are 1 to 24 bins (BINS). *is_integer*: True for whole numbers: then edges are ints, unless *low* or *high* is
+    2**53 or more from 0: floats, which need not be whole. One bin for numbers that are equal, or nearly.
 
     >>> bin_edges(0, 3, True), bin_edges(1, 100, True)[:3], bin_edges(5.0, 5.0, False)[0]
     ([0, 1, 2, 3, 4], [1, 6, 11], 5.0)
@@ -106,8 +109,8 @@ def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
 def count_missing(index: RowIndex, query: Query) -> list[dict[str, Any]]:
     """Return [{"field": name, "count": samples without it}] for the fields that some sample of *query* lacks.
 
-    In the order of `index.fields`; [] if none is lacking. With several sets, a sample lacks a field that it has in no
-    set.
+    In the order of `index.fields`; [] if none is lacking, or the index has no fields. With several sets, a sample lacks
+    a field that it has in no set. Raises: QuestionError if DuckDB takes too long.
     """
     columns: dict[str, list[str]] = {}
     for field in index.fields:

@@ -36,7 +36,7 @@ REPLACED = "the shard was replaced since it was indexed: start tarshow --serve a
 class MemberPlace(NamedTuple):
     """The place of a payload: of *field* of the sample *key*, *size* bytes from byte *offset* of a shard.
 
-    *number*: of the shard in the catalog of the inputs.
+    *key*: "" if the table has none; in a `SampleRow` it is cut. *number*: of the shard in the catalog of the inputs.
     """
 
     key: str
@@ -50,14 +50,15 @@ class SampleRow(NamedTuple):
     """A row of the index: facts about a sample.
 
     `position`: number of the sample in the data set
-    `key`: "" if the table has none
+    `key`: "" if the table has none, or it is null
     `shard`: URL of its shard, as it is shown; in several sets, of the shard of the first set
     `begin`: its offset there, in bytes
     `size`: its size in bytes, with headers; in several sets the sum
-    `fields`: field -> size of the payload in bytes, in the order of the archive (set by set; of a field in several sets
-        that of the first); None if the data set does not say
-    `places`: field -> place of the payload; fields whose place the index does not have are left out
-    `columns`: name of each other column -> value
+    `fields`: field -> size of the payload in bytes, in the order of the archive (set by set); 0 if the sample has it
+        twice; of a field in several sets, the size in the first one; None if the data set does not say
+    `places`: field -> place of the payload; of a field in several sets, that in the first one; fields whose place the
+        index does not have are left out
+    `columns`: name of each other column that a person sees -> value: a number, a boolean, a text or None
     Texts, also `key` and `shard`, are cut to 300 characters (COLUMN_CHARS).
     """
 
@@ -75,7 +76,8 @@ class SampleSource:
     """The samples of *inputs*, by position, with their rows in *index*. Several threads may read.
 
     `rows` returns facts, `member` and `read` payloads, `sample` all of a sample; call `close` at the end.
-    *reading*: options with which samples are read. `replaced`: True once a shard had another version than the index.
+    *reading*: options with which samples are read. `replaced`: True once a shard was missing, or had
+    another version than the index.
     """
 
     def __init__(self, inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
@@ -95,7 +97,8 @@ class SampleSource:
     def rows(self, positions: Sequence[int]) -> list[SampleRow]:
         """Return the rows of the samples at *positions*, in that order; [] without positions.
 
-        Raises: KeyError for a position that is not in the index; QuestionError if the query takes too long.
+        Raises: KeyError for a position that is not in the index; QuestionError if the query takes too long, or the
+        index is closed.
         """
         if not positions:
             return []
@@ -142,7 +145,7 @@ class SampleSource:
         """Return the place of the payload of *field* of the sample at *position*, which exists.
 
         In several sets, it is that of the first set in which the sample has the field once. None if the index does not
-        have it, or the sample has no such field, or has it twice.
+        have it, or the sample has no such field, or has it twice. Raises: QuestionError if DuckDB takes too long.
         """
         layout = self._index.layout
         for indexed in layout.fields:
@@ -163,7 +166,7 @@ class SampleSource:
 
         But if the index has its place in a local shard, it is read when it is used. Raises: KeyError if the sample has
         no such field; TarToolsError if it can't be read, or if the sample has the field twice; ChangedError if the
-        shard has changed.
+        shard has changed; QuestionError if DuckDB takes too long.
         """
         place = self.place(position, field)
         if place is None:
@@ -213,7 +216,8 @@ class SampleSource:
     def sample(self, position: int) -> Sample:
         """Return the sample at *position*, with all its members, in memory.
 
-        Raises: ChangedError if its shard has another version than the index; TarToolsError if it can't be read.
+        *position*: exists. Raises: ChangedError if it can't be read and a shard of it has another version than the
+        index; TarToolsError if it can't be read; QuestionError if DuckDB takes too long.
         """
         pa = schema.import_arrow()
         layout = self._index.layout
@@ -245,7 +249,8 @@ class SampleSource:
     def _file(self, number: int) -> io.FileIO:
         """Return the open local shard *number*; it stays in a cache, and the caller does not close it.
 
-        Raises: ChangedError if it has another version than the index; StorageError if it can't be opened.
+        Raises: ChangedError if it is missing, or has another version than the index; StorageError if it can't be
+        opened, or if another file, which the cache drops for it, has changed.
         """
         url, version = self._catalog.shard(number)
         try:

@@ -65,6 +65,8 @@ def kind_of_name(field: str) -> str:
 def content_type(head: bytes) -> str:
     """Return the Content-Type for a payload that begins with *head*: of its picture, sound or video; else of any bytes.
 
+    The latter, application/octet-stream, is also returned for formats without an entry in CONTENT_TYPES, such as TIFF.
+
     >>> content_type(b"GIF89a"), content_type(b"<svg onload=alert(1)>"), content_type(b"<html>")
     ('image/gif', 'application/octet-stream', 'application/octet-stream')
     """
@@ -77,8 +79,8 @@ def content_type(head: bytes) -> str:
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
     """Return (begin, end) of the header Range of a request for *size* bytes; None if all of them are to be sent.
 
-    The end is exclusive. None without the header, and for several ranges or another form, so that these are ignored.
-    Raises: ValueError if the range has no byte (RFC 9110, 14.1.2).
+    The end is exclusive, and at most *size*. None without the header, and for several ranges or another form, so that
+    these are ignored. Raises: ValueError if the range has no byte (RFC 9110, 14.1.2).
 
     >>> byte_range("bytes=2-4", 10), byte_range("bytes=7-", 10), byte_range("bytes=-3", 10), byte_range(None, 10)
     ((2, 5), (7, 10), (7, 10), None)
@@ -103,9 +105,9 @@ class Picture(NamedTuple):
 
 
 class PictureCache:
-    """Thumbnails and heat maps: `get` returns one, and makes it unless it is kept. Threads may share it.
+    """Thumbnails, waveforms and heat maps: `get` returns one, and makes it unless it is kept. Threads may share it.
 
-    At most 4 are made at a time (MAX_DECODERS). Up to 64 MiB are kept (CACHE_BYTES), the last ones that were used.
+    At most 4 are made at a time (MAX_DECODERS); others wait. Up to 64 MiB are kept (CACHE_BYTES), the last ones used.
     """
 
     def __init__(self) -> None:
@@ -156,7 +158,7 @@ def make_thumbnail(member: Member, side: int) -> Picture:
 
 
 def _encoded_picture(picture: object) -> Picture:
-    """Return *picture*, of Pillow, as a JPEG: a `Picture`."""
+    """Return *picture*, of Pillow, in RGB or grey, as a JPEG: a `Picture`."""
     data = io.BytesIO()
     picture.save(data, "JPEG", quality=JPEG_QUALITY)  # type: ignore[attr-defined]
     return Picture("image/jpeg", data.getvalue())
@@ -165,7 +167,8 @@ def _encoded_picture(picture: object) -> Picture:
 def video_still(member: Member, side: int) -> object:
     """Return the first frame of the video *member*, in Pillow's form, of at most *side* by *side* pixels.
 
-    Raises: NoPictureError if there is none, or without PyAV; PyAV's errors for damage.
+    A smaller frame keeps its size. Raises: NoPictureError if there is none, or without PyAV; PyAV's errors for damage;
+    TarToolsError if the member can't be read.
     """
     if find_spec("av") is None:
         raise NoPictureError(f"a still of a video needs PyAV: {how_to_install('av')}")
@@ -178,7 +181,10 @@ def video_still(member: Member, side: int) -> object:
 def waveform_picture(member: Member, side: int) -> Picture:
     """Return the waveform of the sound *member* as a transparent PNG of *side* by *side* / 4 pixels, in grey.
 
-    It is at least 4 pixels high. Raises: NoPictureError if it can't be decoded; TarToolsError if it can't be read.
+    It is at least 4 pixels high. Each part of the sound is 2 pixels wide, and as high as its peak, relative to the
+    loudest part; silence is a thin line. If the sound has fewer frames than parts, the right side stays empty. Raises:
+    NoPictureError if it is not WAV, FLAC or Ogg, can't be decoded, or soundfile is not installed; TarToolsError if it
+    can't be read.
     """
     from PIL import Image, ImageDraw
 
@@ -200,13 +206,13 @@ def waveform_picture(member: Member, side: int) -> Picture:
 
 
 def heatmap(member: Member) -> Picture:
-    """Return the first plane of the array *member* as a PNG, from the lowest value (black) to the highest (white).
+    """Return the first plane of the array *member* as a PNG, from its lowest value (black) to its highest (white).
 
-    Values that are not finite are black, and all are if they are equal. It has up to 512 by 512 pixels (HEATMAP_SIDE):
-    of a larger plane every nth row and column. The plane has index 0 in all dimensions but the last two; of an array of
-    pixels, [height, width, 1 to 4] with height and width above 4, it is the first channel. Raises: NoPictureError if
-    the array is broken or empty, or has fewer than two dimensions, no numbers, or more than 16 MiB (ARRAY_LIMIT);
-    TarToolsError if it can't be read.
+    Values that are not finite are black, and all are if they are equal. Only values that are drawn count. It has up to
+    512 by 512 pixels (HEATMAP_SIDE): of a larger plane every nth row and every mth column. The plane has index 0 in all
+    dimensions but the last two; if the last three are pixels, [height, width, 1 to 4] with height and width above 4, it
+    is their first channel. Raises: NoPictureError if the array is broken or empty, or has fewer than two dimensions,
+    other values than booleans and real numbers, or more than 16 MiB (ARRAY_LIMIT); TarToolsError if it can't be read.
     """
     import numpy as np
     from PIL import Image

@@ -76,7 +76,7 @@ class Query:
 
     @property
     def sample_condition(self) -> tuple[Condition, dict[str, Any]]:
-        """(condition, tables): a condition that only the samples of this query meet, and its Arrow tables by name."""
+        """(condition, tables): a condition met by exactly the samples of this query, and its Arrow tables by name."""
         if self.condition.is_all or self.positions is None:
             return self.condition, self.tables
         return Condition(MATCHES), position_table(self.positions)
@@ -95,8 +95,9 @@ class Query:
 class Queries:
     """The queries of *index*: `make` returns the one for a question, `find` one that is kept. Threads may share it.
 
-    The last 64 used are kept (MAX_QUERIES), with positions of 256 MiB in all (MAX_POSITION_BYTES). `select(text)`:
-    returns the ascending positions of the samples for which the expression *text* is true, an array of uint32.
+    The last 64 used are kept (MAX_QUERIES), with `Query.size` of 256 MiB in all (MAX_POSITION_BYTES); the last one in
+    any case. `select(text)`: returns the ascending positions of the samples for which the expression *text* is true, an
+    array of uint32; raises QuestionError.
     """
 
     def __init__(self, index: RowIndex, select: Select) -> None:
@@ -170,7 +171,7 @@ class Queries:
 
 
 def parse_request(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a query that *question*, a JSON object of the page, has, without empty ones.
+    """Return the parts of a query that *question*, a JSON object of the page, has, without null, empty and blank ones.
 
     "words": words to search, a text, as for `words_condition`
     "where": a condition

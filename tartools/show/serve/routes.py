@@ -84,7 +84,8 @@ class Routes:
     more, or a sample that does not exist, QuestionError for other wrong requests, TarToolsError if samples can't be
     read, and about a field KeyError, NoPictureError or RangeError. Call `close` at the end.
 
-    *urls*: of the data set, as the user named it. *reading*: options with which its samples are read.
+    *urls*: of the data set, as the user named it. *reading*: options with which its samples are read. Raises:
+    StorageError if one of *urls* can't be probed.
     """
 
     def __init__(self, urls: Sequence[str], inputs: RowInputs, index: RowIndex, reading: Reading) -> None:
@@ -129,11 +130,12 @@ class Routes:
         """Answer: facts about the data set, as JSON.
 
         "inputs": a list of its URLs, to show; "title": the first one, and the number of the others: "a.tar and 2 more"
-        "searched": names of the columns in which words are searched, as one text, such as "key, txt"; "samples": number
-            of samples
+        "searched": names of the columns in which words are searched, as one text, without underscores around them, such
+            as "key, txt"; "samples": number of samples
         "fields": a list of {"name", "kind", "count": samples that have it, once for each set}
         "columns": a list of {"name", "type", "facet": true if it has one}, of the columns of the index
         "replaced": true once a shard or table was found to have changed
+        Raises: QuestionError if DuckDB takes too long.
         """
         index = self._index
         if self._fields is None:
@@ -177,8 +179,9 @@ class Routes:
     def rows(self, fields: Fields, headers: Mapping[str, str]) -> dict[str, Any]:
         """Answer: {"rows": samples `begin` to `end` (exclusive) of a query, as `row_json` returns them}.
 
-        *fields*: query (its id), begin and end. Raises: QuestionError for over 500 rows (MAX_ROWS_AT_ONCE);
-        NotThereError if the query is not kept.
+        *fields*: query (its id), begin and end. There are fewer where the query ends. Raises: QuestionError for over
+        500 rows (MAX_ROWS_AT_ONCE), or begin or end that is no number; NotThereError if the query is not kept;
+        TarToolsError if a text can't be read.
         """
         query, begin, end = self._query(fields.get("query")), whole(fields, "begin"), whole(fields, "end")
         if end - begin > MAX_ROWS_AT_ONCE:
@@ -197,7 +200,8 @@ class Routes:
         """Answer: a bit for each sample of the data set, 1 for samples `begin` to `end` (exclusive) of a query.
 
         *fields*: query (its id), begin (default 0), end (default: all), numbers in the order of the query. Bit n % 8 of
-        byte n // 8, from the lowest on, is position n of the data set. Raises: NotThereError if the query is not kept.
+        byte n // 8, from the lowest on, is position n of the data set. Raises: NotThereError if the query is not
+        kept; QuestionError if begin or end is no number.
         """
         query = self._query(fields.get("query"))
         begin, end = whole(fields, "begin", 0), min(whole(fields, "end", query.samples), query.samples)
@@ -225,7 +229,8 @@ class Routes:
         """Return the picture that `make(member)` makes of the member that *fields* name, from the cache if it is there.
 
         *fields*: position and field. *side*: pixels, part of the name in the cache; 0 for the route of heat maps.
-        Raises: KeyError if the sample has no such field; NotThereError for a wrong position; the errors of *make*.
+        Raises: KeyError if the sample has no such field; NotThereError if there is no sample at that position;
+        QuestionError if it is no number; TarToolsError if the member can't be read; the errors of *make*.
         """
         position, field = self._position(fields), fields.get("field", "")
         picture = self._pictures.get((position, field, side), lambda: make(self._source.member(position, field)))
@@ -235,8 +240,9 @@ class Routes:
         """Answer: a small picture of a picture, video, sound (its waveform) or array (its heat map).
 
         *fields*: position, field, and size, the longest side in pixels (16 to 2048, which limit it; default 256; for an
-        array without effect). Raises: NoPictureError for another kind, or a broken payload; KeyError if the sample has
-        no such field.
+        array without effect). Raises: NoPictureError for another kind, or a payload that is broken or can't be drawn;
+        KeyError if the sample has no such field; NotThereError, QuestionError for a wrong number; TarToolsError if it
+        can't be read.
         """
         side = min(max(whole(fields, "size", 256), MIN_SIDE), MAX_SIDE)
         return self._picture(fields, partial(_thumbnail, side=side), side)
@@ -245,7 +251,8 @@ class Routes:
         """Answer: a picture of an array. *fields*: position and field.
 
         Raises: NoPictureError if it is broken, empty, larger than 16 MiB, or no array of numbers with two dimensions or
-        more; KeyError if the sample has no such field.
+        more; KeyError if the sample has no such field; NotThereError, QuestionError for a wrong position; TarToolsError
+        if it can't be read.
         """
         return self._picture(fields, heatmap, 0)
 
@@ -254,7 +261,8 @@ class Routes:
 
         *fields*: position and field. The Content-Type is that of a picture, sound or video, by the first bytes; any
         other payload is to be saved, not shown. Raises: RangeError for a range without a byte; KeyError if the sample
-        has no such field.
+        has no such field; NotThereError, QuestionError for a wrong position; TarToolsError if it can't be read, also
+        from the iterator of its bytes.
         """
         position, field = self._position(fields), fields.get("field", "")
         place = self._source.place(position, field)
@@ -309,7 +317,7 @@ class Routes:
 
         *request* has one of "bitmap" (base64), "query" (an id) or "positions" (a list). Raises: QuestionError if it has
         none, or a wrong one; NotThereError for a query that is not kept; StorageError if a table of the inputs was
-        replaced.
+        replaced; TarToolsError if rows can't be read or written.
         """
         chosen = self._choice(request)
         if self._tables != probe_all(list(self._tables)):

@@ -58,11 +58,12 @@ def join_conditions(conditions: Sequence[Condition]) -> Condition:
 
 
 def words_condition(words: str, index: RowIndex) -> Condition:
-    """Return the condition that each of *words* occurs in the key or in a column of text, ignoring case.
+    """Return the condition that each of *words* occurs in one of `index.text_columns`, ignoring case.
 
-    *words*: separated by blanks; a word with blanks is quoted; if a quote lacks its end, quotes are plain characters.
-    Where `column` is a column of *index*, `column==value` means that it has exactly this value, and `column=part` that
-    its value contains this part, ignoring case.
+    *words*: separated by blanks, quoted as in a shell; if a quote lacks its end, or the last character is a backslash,
+    quotes and backslashes are plain characters. Without words, all samples meet the condition.
+    Where `column` is a column of *index*, `column==value` means that its value, as text, is exactly this, and
+    `column=part` that it contains this part, ignoring case.
     Raises: QuestionError for over 32 words (MAX_WORDS), or if there is no column of text to search for a plain word.
     """
     try:
@@ -75,10 +76,11 @@ def words_condition(words: str, index: RowIndex) -> Condition:
 
 
 def _word_condition(word: str, index: RowIndex) -> Condition:
-    """Return the condition for *word*, one word of a search: it occurs in the key or in a column of text.
+    """Return the condition for *word*, one word of a search: it occurs in one of `index.text_columns`.
 
-    `column==value` and `column=part` are about the one column, if *index* has it. Raises: QuestionError if there is no
-    column of text to search.
+    Case is ignored. `column==value` and `column=part` are about the one column, if *index* has it: its value as text is
+    exactly this, or contains this part, ignoring case. Raises: QuestionError for another word if there is no column of
+    text to search.
     """
     name, is_whole, value = word.partition("==")
     if is_whole and name in index.columns:
@@ -98,7 +100,7 @@ def facet_conditions(facets: Sequence[Mapping[str, Any]], index: RowIndex) -> Co
 
     A facet is an object of the page: {"broken": true or false}, {"missing": field}, {"column", "value"} (null, too) or
     {"column", "from", "to"}, numbers, the second exclusive. Raises: QuestionError for another form, an unknown column
-    or field, or "broken" if *index* does not say which payloads are.
+    or field, a range of a column that has no numbers, or "broken" if *index* does not say which payloads are.
     """
     return join_conditions([_facet_condition(facet, index) for facet in facets])
 
@@ -108,7 +110,8 @@ def _facet_condition(facet: Mapping[str, Any], index: RowIndex) -> Condition:
 
     Its forms are {"broken": true or false}, {"missing": field}, {"column", "value"} and {"column", "from", "to"}; a
     value may be null; a range is from "from" to below "to". A field is missing if no set has it. Raises: QuestionError
-    for another form, an unknown column or field, or "broken" if *index* does not say which payloads are.
+    for another form, an unknown column or field, a range of a column that has no numbers, or "broken" if *index* does
+    not say which payloads are.
     """
     if "broken" in facet:
         condition = broken_condition(index)
@@ -165,8 +168,9 @@ def _plain_value(value: object) -> object:
 def sort_clause(sort: Sequence[Mapping[str, Any]], index: RowIndex) -> str:
     """Return the ORDER BY clause for *sort*, with a blank before it; "" if *sort* is empty.
 
-    *sort*: {"column": name, "descending": true or false} for each column, the most important first. Nulls come last,
-    equal samples in the order of the data set. Raises: QuestionError for an unknown column.
+    *sort*: {"column": name, "descending": true or false} for each column, the most important first; ascending without
+    "descending". Nulls come last, equal samples in the order of the data set. Raises: QuestionError for an unknown
+    column.
     """
     parts = [
         f"{find_column(index, part.get('column')).sql} {'DESC' if part.get('descending') else 'ASC'} NULLS LAST"
@@ -178,8 +182,8 @@ def sort_clause(sort: Sequence[Mapping[str, Any]], index: RowIndex) -> str:
 def sql_condition(text: str, index: RowIndex) -> Condition:
     """Return the condition *text*, in SQL, after a check; the one that all samples meet if *text* is blank.
 
-    Raises: QuestionError if it is not one condition of allowed parts and functions (see `_check_allowed`), or longer
-    than 4000 characters (MAX_CONDITION_CHARS).
+    Names of columns are not checked. Raises: QuestionError if it is not one condition of allowed parts and functions
+    (see `_check_allowed`), or longer than 4000 characters (MAX_CONDITION_CHARS).
     """
     if len(text) > MAX_CONDITION_CHARS:
         raise QuestionError(f"this is longer than {MAX_CONDITION_CHARS} characters")

@@ -195,7 +195,8 @@ class RowIndex:
     `fields`: the fields of samples, with their columns
     `fault_columns`: a list of the columns FIELD.broken, which say why a payload is broken; null for a sound one
 
-    Several threads may ask at once. `close` interrupts them, and removes its files.
+    Several threads may ask at once; 4 are answered at a time (MAX_QUESTIONS_AT_ONCE), the others wait. `close`
+    interrupts them, and removes its files.
     """
 
     def __init__(self, database: Any, folder: str, rows: int, layout: Layout, columns: Sequence[IndexColumn]) -> None:
@@ -248,8 +249,9 @@ class RowIndex:
     ) -> Iterator[Any]:
         """Run *sql*, which has a ? for each of *parameters*, and give the cursor with the answer to the body of `with`.
 
-        *tables*: name -> Arrow table that it may name. *seconds*: after these it is interrupted. Raises: QuestionError
-        for anything that DuckDB refuses, for SQL that takes too long or too much memory, and once the index is closed.
+        At its end the cursor is closed. *tables*: name -> Arrow table that it may name. *seconds*: after these it is
+        interrupted, also while the body fetches. Raises: QuestionError for anything that DuckDB refuses, for SQL that
+        takes too long or too much memory, also in the body, and once the index is closed.
         """
         import duckdb
 
@@ -305,7 +307,8 @@ def make_index(inputs: RowInputs, account: Account, tmpdir: str | None, threads:
     """Read the rows of *inputs* into a scratch database in *tmpdir*; return its index, which the caller closes.
 
     *account*: gets the progress. *tmpdir*: None: the default folder. *threads*: number of threads of DuckDB. Raises:
-    StorageError without rows, or if DuckDB can't hold them; the errors of reading *inputs*.
+    StorageError without rows, if DuckDB can't hold them, or no folder can be made in *tmpdir*; the errors of reading
+    *inputs*.
     """
     import duckdb
 
@@ -369,7 +372,8 @@ def wait_for(work: Callable[[], Result], interrupt: Callable[[], object]) -> Res
 def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) -> list[IndexColumn]:
     """Read the rows of *inputs* into *database*, a connection of DuckDB; return the columns that a person sees.
 
-    Raises: StorageError without rows; duckdb.Error if DuckDB can't hold them; the errors of reading *inputs*.
+    *account*: gets the progress. Raises: StorageError without rows; duckdb.Error if DuckDB can't hold them; the errors
+    of reading *inputs*.
     """
     failures: list[BaseException] = []
     loaded = 0
@@ -402,7 +406,7 @@ def _fill(database: Any, inputs: RowInputs, layout: Layout, account: Account) ->
 
 
 def _columns(database: Any, layout: Layout) -> list[IndexColumn]:
-    """Return the columns of the rows in *database* that a person sees, with the facet of each.
+    """Return the columns of the rows in *database* that a person sees, in their order, with the facet of each.
 
     *database*: a connection of DuckDB. Left out are the columns of shard numbers, and of the offsets of fields.
     """
@@ -421,8 +425,9 @@ def _facet(database: Any, column: IndexColumn) -> str:
     """Return the facet that *column* gets: "values", "histogram" or "". *database*: a connection of DuckDB.
 
     "values": for booleans; for texts of up to 60 characters on average, if at most 12 differ, or at most 2000 and half
-    as many as there are; for whole numbers, if at most 12 differ, of classes (cls) 2000. "histogram": for other
-    numbers. "": for the key and the place of the sample, for other types and texts, and without a value.
+    as many as there are; for whole numbers, if at most 12 differ, of classes (cls) 2000; DuckDB estimates how many
+    differ. "histogram": for other numbers. "": for the key, the index, the begin and the end of the sample in the first
+    set, for other types and texts, and for texts and numbers without a value.
     """
     if column.type == "bool":
         return "values"

@@ -42,6 +42,7 @@ def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
     "fields": a list of {"name", "size", "kind"}, the kind by `kind_of_name`; [] if the data set does not say its fields
     "text": the beginning of its text, which may be read from the shard, by `row_text`
     "columns": name -> value
+    Raises: TarToolsError if the text can't be read.
     """
     fields = row.fields
     return {
@@ -59,9 +60,9 @@ def row_json(source: SampleSource, row: SampleRow) -> dict[str, Any]:
 def row_text(source: SampleSource, row: SampleRow) -> str:
     """Return the first 300 characters (ROW_TEXT_CHARS) of a field of *row* with text or JSON; "" if there is none.
 
-    They come from a column of text with the name of such a field; if there is none, from the payload of such a field
-    that is not compressed and in a local shard. In both cases the first field of plain text goes before JSON. Raises:
-    TarToolsError if the payload can't be read.
+    They come from a column of text with the name of such a field; if there is none, or it is null, from the payload of
+    such a field that is not compressed, and whose place in a local shard the index has. In both cases the first field
+    of plain text goes before JSON. Raises: TarToolsError if the payload can't be read.
     """
     names = sorted((name for name in row.fields or () if kind_of_name(name) in READABLE_KINDS[:2]), key=_text_rank)
     for name in names:
@@ -92,8 +93,9 @@ def sample_json(source: SampleSource, position: int) -> dict[str, Any]:
     """Return the sample at *position* as JSON: {"position", "key", "shard", "offset", "size", "columns", "fields"}.
 
     "fields" is a list with the description of each field by `field_json`, up to 200 (MAX_SHOWN_FIELDS); "columns" is
-    name -> value; "offset" is that of the sample in its shard. The others are as in `SampleRow`. Raises: TarToolsError
-    if the sample can't be read.
+    name -> value; "offset" is the offset of the sample in its shard. The others are as in `SampleRow`. Of a field that
+    comes twice, the first member is described. *position*: exists. Raises: TarToolsError if the sample can't be read,
+    or if a payload on a server has over 256 MiB and the index has its place; QuestionError if DuckDB takes too long.
     """
     row = source.rows([position])[0]
     if row.fields is not None and set(row.fields) == set(row.places):
@@ -117,8 +119,9 @@ def field_json(position: int, name: str, member: Member) -> dict[str, Any]:
     "name", "kind", "size": of the field; the kind by `kind_of_member`, the size in bytes
     "description", "lines": the payload in words, one line, and lines of its contents
     "broken": why the payload is broken; None if it is not
-    "text", "json": those of `text_json`; "shape", "heatmap": those of `array_json`; None for other kinds
-    "waveform": address of a picture; only for a sound that is not broken
+    "text", "json": as `text_json` returns them; "shape", "heatmap": as `array_json` does; None if they are not there
+    "waveform": address of a picture; left out unless it is a sound that is not broken
+    Raises: TarToolsError if the payload can't be read.
     """
     description = describe(member, decode=True)
     kind = kind_of_member(name, member)
@@ -143,8 +146,8 @@ def field_json(position: int, name: str, member: Member) -> dict[str, Any]:
 def kind_of_member(name: str, member: Member) -> str:
     """Return the kind of *member*, field *name*, such as "picture" or "text" (see `kind_of_name`).
 
-    It is that of the name for text, JSON and numbers; else that of the first bytes of the payload, if these are of a
-    kind that is known, or else that of the name.
+    It is the kind of the name for text, JSON and numbers; else the kind of the first bytes of the payload, if these are
+    of a picture, sound, video or array, or else the kind of the name. Raises: TarToolsError if it can't be read.
     """
     with member.open() as file:
         file_type = type_of_file(file.read(MAGIC_BYTES))
@@ -155,8 +158,9 @@ def kind_of_member(name: str, member: Member) -> str:
 def text_json(kind: str, member: Member) -> Mapping[str, Any]:
     """Return {"text"} of *member*, and if *kind* is "json" also "json", its value as text with indentation.
 
-    Above 200,000 characters (MAX_SHOWN_CHARS) both are cut to these and "…". {} if it can't be decompressed; no "json"
-    if it can't be parsed, or is larger than 1 MiB (JSON_LIMIT) decompressed.
+    Above 200,000 characters (MAX_SHOWN_CHARS) both are cut to these and "…"; bytes that are not UTF-8 become
+    replacement characters. {} if it can't be decompressed; no "json" if it can't be parsed, or is larger than 1 MiB
+    (JSON_LIMIT) decompressed. Raises: TarToolsError if it can't be read.
     """
     try:
         content = unpack_member(member)
@@ -177,8 +181,9 @@ def text_json(kind: str, member: Member) -> Mapping[str, Any]:
 def array_json(position: int, name: str, member: Member) -> Mapping[str, Any]:
     """Return {"shape", "heatmap"} of the array *member*; {} if its header is broken.
 
-    "shape" is a list of lengths; "heatmap" is the address of a picture, for numbers in two dimensions or more, else
-    None. *position*, *name*: of the sample and field, for the address.
+    "shape" is a list of lengths; "heatmap" is the address of a picture, for booleans or real numbers in two dimensions
+    or more, none of length 0, else None. *position*, *name*: of the sample and field, for the address. Raises:
+    TarToolsError if it can't be read.
     """
     try:
         with member.open() as file:

@@ -25,7 +25,8 @@ def select_positions(text: str, urls: Sequence[str], reading: Reading, rows: int
     They are an array of uint32. A sample on which the expression fails is left out, as by tarfilter --ignore-errors.
     Values come from columns of tables where these have them, else samples are read. *rows*: the number of all samples.
     Raises: QuestionError if *text* is no expression or over 4000 characters, if it takes more than 120 s
-    (EXPRESSION_SECONDS), if samples can't be read, or if their number is not *rows*, because the data set has changed.
+    (EXPRESSION_SECONDS, looked at after each batch), if samples can't be read, or if their number is not *rows*,
+    because the data set has changed.
     """
     import numpy as np
 

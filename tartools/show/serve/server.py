@@ -153,19 +153,20 @@ class PageHandler(BaseHTTPRequestHandler):
         self._answer(self._get)
 
     def do_HEAD(self) -> None:
-        """Answer as GET, without the body."""
+        """Answer as GET, without the body; but the printed address gets no redirect."""
         self._answer(self._get)
 
     def do_POST(self) -> None:
-        """Answer a question that comes as JSON: a query, or one about chosen samples."""
+        """Answer a query or a question about chosen samples: a JSON object of up to 8 MiB (MAX_BODY_BYTES)."""
         self._answer(self._post)
 
     def _answer(self, respond: Any) -> None:
         """Check that the request may be answered, then call `respond(path, fields)`, which sends the answer.
 
-        *fields*: the query of the address, by name. A request that may not be answered gets the status 403 and the
-        reason as text. The printed address, with its token, gets the cookie and a redirect to /. Any other error of
-        *respond* is sent as JSON (`_send_error`). If the connection is lost, nothing is sent.
+        *fields*: the query of the address, by name, without empty values; of a repeated name the last one. A request
+        that may not be answered gets the status 403 and the reason as text. A GET of the printed address, with its
+        token, gets the cookie and a redirect to /. Any other error of *respond* is sent as JSON (`_send_error`). If the
+        connection is lost, or waits too long, nothing is sent, and it is closed.
         """
         address = urlsplit(self.path)
         fields = dict(parse_qsl(address.query))
@@ -247,7 +248,7 @@ class PageHandler(BaseHTTPRequestHandler):
         self._send_answer(route(request))
 
     def _send_answer(self, answer: Any) -> None:
-        """Send *answer*: an `Answer`, or any other value as JSON."""
+        """Send *answer*: an `Answer`, or any other value as JSON. A picture gets the server's `picture_tag` as ETag."""
         if not isinstance(answer, Answer):
             self._send_json(answer)
             return
@@ -284,7 +285,8 @@ class PageHandler(BaseHTTPRequestHandler):
     def _begin(self, status: int, type_: str, size: int | None, headers: Mapping[str, str]) -> None:
         """Send the status and the headers of an answer of *size* bytes; None: the size is unknown, the body chunked.
 
-        *type_*: its Content-Type. *headers*: headers besides those of all answers, or in place of one of these.
+        The statuses NO_BODY have neither size nor chunks. *type_*: its Content-Type. *headers*: headers besides those
+        of all answers, or in place of one of these.
         """
         self.send_response(status)
         length = {"Transfer-Encoding": "chunked"} if size is None else {"Content-Length": str(size)}

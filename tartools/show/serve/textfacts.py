@@ -25,8 +25,8 @@ class TextFacts(TableFacts):
     """The facts of `TableFacts`, and the texts of all fields that hold some: `facts_of` yields them for a batch.
 
     A text is cut to 16 KiB (MAX_VALUE_TEXT_BYTES). A field of JSON has its text, and the texts, numbers and booleans of
-    its object in columns such as `json:width`, up to 32 in a batch (MAX_JSON_COLUMNS), unless the text is longer than
-    that.
+    its object in columns such as `json:width`, up to 32 a field in a batch (MAX_JSON_COLUMNS), unless the text is
+    longer than that.
     """
 
     __slots__ = ()
@@ -40,7 +40,8 @@ class TextFacts(TableFacts):
         """Yield the facts of each sample of *batch*, in order: a dict (name, type) of a column -> value.
 
         A field that is not UTF-8 has replacement characters. JSON that can't be parsed has its text, but no values.
-        Raises: SampleError for a field or value that was asked for, as `TableFacts` raises it.
+        Raises: SampleError for a field or value that was asked for, as `TableFacts` raises it; StorageError if a
+        payload can't be read.
         """
         facts: Iterable[Mapping[Fact, object]] = super().facts_of(batch) if super().has_facts else repeat({})
         json_names: dict[str, dict[str, Fact]] = {}
@@ -72,9 +73,10 @@ def text_facts(sample: Sample, json_names: dict[str, dict[str, Fact]]) -> Iterat
     """Yield ((name, type), value) for each text of *sample*, and for values inside its JSON (`json_facts`).
 
     A text longer than 16 KiB (MAX_VALUE_TEXT_BYTES) is cut to that, and JSON as long gives no values; a newline at the
-    end is left out. A text of a class (cls, label) that is a number has that as its value. Fields that occur twice are
-    left out. *json_names*: field -> {name in JSON: (name, type) of its column}, of the samples of a batch so far; new
-    names are added.
+    end is left out; NUL, and bytes that are not UTF-8, become replacement characters. A text of a class (cls, label)
+    that is a number has that as its value. Fields that occur twice are left out. *json_names*: field -> {name in JSON:
+    (name, type) of its column}, of the samples of a batch so far; new names are added. Raises: StorageError if a
+    payload can't be read.
     """
     members = sample.members
     fields = [field_name(member) for member in members]

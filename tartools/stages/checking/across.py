@@ -71,11 +71,11 @@ def key_records(keys: Sequence[bytes], shard: int, begins: Iterable[int], number
 
 
 def group_repeated_keys(records: Iterable[bytes], combinations: dict[bytes, str]) -> Iterator[list[Keyed]]:
-    """Yield lists of samples, (input, byte, key, fields), that share a key; in each, they are in input order.
+    """Yield lists of samples, (input, byte, key, fields), that share a key, in input order.
 
-    `records`: key records, sorted. Samples whose keys differ only in Unicode form give a list, too: first a sample with
-    the key in form NFC (or else in the first other form), then those with one other form. `combinations`: fields by
-    `combination_number`, complete once the first record comes.
+    `records`: key records, sorted. Samples whose keys differ only in Unicode form give a list, too: first, wherever it
+    is, a sample with the key in form NFC (or else in the first other form), then in input order the samples with one
+    other form. `combinations`: fields by `combination_number`, complete once the first record comes.
     Holds: 100,000 samples with one key (MAX_SAMPLES_OF_KEY); further lists of that key begin with its first sample
     again.
     """
@@ -226,10 +226,10 @@ ExpectedFields = Sequence[Sequence[str]]  # of each, one has to be there
 def expected_fields(combinations: Mapping[str, Tally]) -> ExpectedFields:
     """Return the fields of over half of the samples, which all should have, as tuples of alternatives.
 
-    Among the samples that have all of these, the fields of over half of them are added, and so on. Sorted by name, in
-    small letters; [] without samples. `combinations`: fields joined by "/" -> counts. Samples without a field, or next
-    to damage, do not count. Fields that stand for each other (`alternative_fields`) count as one, and are in one tuple,
-    the most frequent first: [("jpg", "webp"), ("txt",)].
+    Among the samples that have all of these, the fields of over half of them are added, and so on. Sorted by the first
+    name, in small letters; [] if no field is in over half. `combinations`: fields joined by "/" -> counts. Samples
+    without a field, or next to damage, do not count. Fields that stand for each other (`alternative_fields`) count as
+    one, and are in one tuple, the most frequent first: [("jpg", "webp"), ("txt",)].
     """
     counts_by_fields: Counter[frozenset[str]] = Counter()
     for combination, tally in combinations.items():
@@ -256,9 +256,9 @@ def alternative_fields(counts: Mapping[frozenset[str], int]) -> list[list[str]]:
     """Return groups of fields of pictures, sounds or videos that stand for each other; the most frequent comes first.
 
     `counts`: fields of a sample -> number of such samples. Fields of a group are of one kind, such as pictures, and
-    have the same name but for the suffix. They are alternatives if at most half of the samples with the rarer one have
-    both: a mask beside its picture is none. A picture, sound or video without alternatives is a group of its own; other
-    fields, such as txt, are in no group.
+    have the same name but for the suffix. A field joins a group of more frequent ones if at most half of its samples
+    have one of these, too: a mask beside its picture does not. A picture, sound or video without alternatives is a
+    group of its own; other fields, such as txt, are in no group.
     """
     samples_with: Counter[str] = Counter()
     for fields, count in counts.items():
@@ -316,9 +316,10 @@ def compare_fields(summary: Summary, expect: ExpectedFields) -> ExpectedFields:
     """Add findings about missing and unexpected fields to *summary*; return the fields that samples should have.
 
     These are *expect*, or if it is empty `expected_fields`: tuples of alternatives. A field is unexpected if it is not
-    in *expect*, nor the first alternative of one of `expected_fields`. A sample with fields that differ only in numbers
-    gives a finding, too: perhaps it is several. Samples next to damage, or without a field, are left out. Codes:
-    "missing-field", "unexpected-field" ("dotted-name" if it has a dot), "several-samples".
+    in *expect*, nor the first alternative of one of `expected_fields`. A sample with fields that differ only in
+    numbers, not both in *expect*, gives a finding, too: perhaps it is several (`find_numbered_fields`). Samples next to
+    damage, or without a field, are left out. Codes: "missing-field", "unexpected-field" ("dotted-name" if it has a
+    dot), "several-samples".
     """
     expected = expected_fields(summary.combinations)
     words = expect or expected

@@ -74,7 +74,7 @@ class InputsToCheck:
         return frozenset(map(canonical_name, self.urls))
 
     def add_table(self, number: int) -> None:
-        """Record that input *number* is a table, so that its places are row numbers."""
+        """Record that input *number* is a table, so that its places are row numbers, and no unsound shard."""
         from tartools.stages.checking.listedrows import TableRows  # a check of shards alone needs no tables
 
         self.unsound.discard(number)
@@ -94,7 +94,7 @@ class InputsToCheck:
         """Return the tar stream of shard *number*, or of a copy if it can be read only once. *account* counts bytes.
 
         *sums*: the list with which its checksum is compared; None: not at all. The caller closes the stream. Raises:
-        StorageError if the shard can't be opened.
+        StorageError if the shard can't be opened or copied.
         """
         url = self.urls[number]
         if number not in self.copies and not storage.is_repeatable(url):
@@ -105,8 +105,8 @@ class InputsToCheck:
     def read(self, number: int) -> Iterator[ShardFinding | Rows]:
         """Yield the samples of input *number*, as `Rows`, and findings about it, in order.
 
-        A missing input gives its finding, a table the samples of its rows, an input in `unsound` the samples and
-        findings of `Walk` (one part of a split archive "split-part", and only findings about special members), any
+        A missing input gives its finding, a table the samples and findings of `TableRows.read`, an input in `unsound`
+        the ones of `Walk` (one part of a split archive "split-part", and only findings about special members), any
         other the samples of the reader. Raises: StorageError if the input can't be read, or its server fails;
         TarFormatError if it is not sound, but not in `unsound`.
         """
@@ -145,7 +145,7 @@ class InputsToCheck:
         """Yield findings about the checksum of shard *number*, or of its parts; call it after reading the shard.
 
         Codes: "no-checksum", "checksum-differs". There are none without a list of checksums, and for tables and missing
-        inputs. An unsound shard is read once more for its checksum. Raises: StorageError if that fails.
+        inputs. An unsound shard is read once more. Raises: StorageError if that fails, or for an unusual algorithm.
         """
         sums = self.reading.sums
         if sums is None or number in self.tables or number in self.missing:
@@ -165,8 +165,8 @@ class InputsToCheck:
     def _walk(self, number: int) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the member groups of shard *number*, and findings about it, damaged compressed data first.
 
-        Decompressed data, as far as they are sound, are copied to a scratch file. With `skip_special`, there are no
-        findings about special members.
+        Unless it is a plain local file, its decompressed bytes are copied to a scratch file, up to damage. With
+        `skip_special`, there are no findings about special members. Raises: StorageError if it can't be read.
         """
         reading, damage = self.reading, None
         with closing(self.stream(number, Account(lambda _: None))) as stream, translate_os_errors(self.urls[number]):
@@ -187,8 +187,8 @@ class InputsToCheck:
 def inputs_to_check(urls: Sequence[str], reading: Reading, faults: Iterable[StorageError] = ()) -> InputsToCheck:
     """Return the inputs *urls* for a check, with tables, missing inputs and incomplete archives recorded.
 
-    *reading*: how they are to be read. *faults*: the errors of `join_split_parts`, recorded in `incomplete`; the parts
-    are among *urls*. Raises: StorageError if a server fails; UsageError for a URL that names no input.
+    *reading*: how to read them. *faults*: the errors of `join_split_parts`, recorded in `incomplete`; the parts are
+    among *urls*. Raises: StorageError if a server fails or a scheme can't be read; UsageError as `check_inputs`.
     """
     inputs = InputsToCheck(urls, reading)
     for number, url in enumerate(urls):
@@ -225,6 +225,7 @@ def copy_and_check(stream: ShardStream, file: io.FileIO) -> ShardFinding | None:
     """Copy *stream*, decompressed, to *file*; return the finding about damage of its compressed data, None if sound.
 
     The bytes before the damage are copied. Codes: "cut-compressed", "garbage-after-compressed", "bad-compressed".
+    Raises: StorageError if *stream* can't be read; OSError if *file* can't be written.
     """
     try:
         for chunk in chunks(stream):
@@ -242,7 +243,7 @@ class CheckedShard:
 
     `summary`: counts of its samples, and findings; used only if `is_sound`.
     `is_sound`: True if the input is just samples and one end.
-    `missing`: the finding that the server does not have the shard; None if it has.
+    `missing`: the finding that the shard is not there; None if it is. `is_sound` is False with it.
     `block_count`: blocks of key records in the output of the task that are those of this input or part.
     """
 
@@ -298,7 +299,7 @@ class Checking:
 
         A sample is (input number, byte, key, fields). Verdicts: (code of the finding, 0 for a part of the first sample
         or 1 for another sample) for each but the first. `sort(records)`: sorts any number of records. At the end
-        `summary` has all findings. Raises: StorageError if a server fails, none of the inputs is there, or a table
+        `summary` has all findings. Raises: StorageError if reading fails, none of the inputs is there, or a table
         comes by stdin or a command.
         """
         records = sort(self._records())
@@ -317,7 +318,7 @@ class Checking:
     def _records(self) -> Iterator[bytes]:
         """Read all inputs; yield the key records of samples with fields. At the end `summary` has the findings so far.
 
-        Raises: StorageError if none of the inputs is there, a server fails, or a table comes by stdin or a command.
+        Raises: StorageError if none of the inputs is there, reading fails, or a table comes by stdin or a command.
         """
         urls, tables, missing = self.shards.urls, self.shards.tables, self.shards.missing
         shards = [number for number in range(len(urls)) if number not in tables and number not in missing]
@@ -343,7 +344,7 @@ class Checking:
         """Read the shards among the inputs *numbers*; yield the key records of sound ones, and add their findings.
 
         Shards that are not sound are noted in `unsound` of the inputs, those that are not there in `missing`. Raises:
-        StorageError if a server fails, and for a table that comes by stdin or a command.
+        StorageError if reading fails, and for a table that comes by stdin or a command.
         """
         policy = self.shards.reading.policy._replace(samples_only=True)
         reading = self.shards.reading._replace(policy=policy)
@@ -390,10 +391,9 @@ class Checking:
     def _check(self, number: int, batches: Iterator[Batch], blocks: Spool, *, is_cut: bool = False) -> CheckedShard:
         """Check *batches*, input *number* or a part of it; return the findings, and add key records to *blocks*.
 
-        A shard that the server does not have is noted as `missing` in the result. The checksum is compared, too.
-        `blocks`: gets packed blocks of records (see `unpack_block`), which take a third of the memory of records.
-        `is_cut`: the part ends inside the shard. Damage is raised as TarFormatError then, since the cut may be wrong;
-        otherwise it makes the shard unsound.
+        A shard that is not there is noted as `missing` in the result. The checksum of a sound one is compared, too.
+        `blocks`: gets packed blocks of records (`unpack_block`). `is_cut`: the part ends inside the shard: damage is
+        raised as TarFormatError, since the cut may be wrong; else it makes the shard unsound. Raises: StorageError.
         """
         shard = CheckedShard(number, empty_summary())
         try:
@@ -483,7 +483,7 @@ class Checking:
     # ---- what is not ----
 
     def _read_again(self, number: int) -> Iterator[bytes]:
-        """Yield the key records of *number*, an unsound shard, table or missing input; note findings in `summary`."""
+        """Yield the key records of *number*, an unsound shard, table or missing input; add findings to `summary`."""
         summary = empty_summary()
         for item in self.shards.read(number):
             if isinstance(item, Rows):

@@ -50,9 +50,9 @@ class Shard(NamedTuple):
 class DatasetCard:
     """The contents of the card of a data set on Hugging Face.
 
-    `splits`: name -> patterns of the paths of its shards; empty if names are not known (stdin). `features`: (field,
-    type) of each column. `unknown`: the fields whose type is not known, and "..." if there are further fields; if not
-    empty, *features* can't be written to a card.
+    `splits`: name -> patterns of the paths of its shards; empty if datasets loads no shard by its name (stdin).
+    `features`: (field, type) of each column, without RESERVED_FIELDS. `unknown`: the fields whose type is not known,
+    and "..." if there are further fields; if not empty, *features* can't be written to a card.
     """
 
     splits: dict[str, list[str]]
@@ -132,8 +132,8 @@ def repository_shards(inputs: InputsToCheck) -> list[Shard]:
 def note_names(summary: Summary, shards: Sequence[Shard]) -> list[Shard]:
     """Add a finding to *summary* for each of *shards* that datasets does not load, by its name; return the others.
 
-    It does not load hidden files (the name or a folder begins with a dot, or a folder with __), names without .tar, and
-    archives in several parts. The code is "hf-name".
+    It does not load hidden files (the name or a folder begins with a dot, or a folder with __), names without the
+    suffix .tar, which others may follow, and archives in several parts. The code is "hf-name".
     """
     loaded = []
     for shard in shards:
@@ -323,8 +323,8 @@ def note_later_samples(summary: Summary, columns: Mapping[str, ValueType]) -> No
 def first_columns(summary: Summary, first: int, samples: Sequence[FirstSample]) -> dict[str, ValueType] | None:
     """Return field -> type that datasets takes from *samples*, the first of input *first*, which have equal fields.
 
-    The type is UNKNOWN if it is so in a sample. None, and one finding in *summary*, "hf-first-types", if their types
-    can't be merged.
+    *samples*: at least one. The type is UNKNOWN if it is so in a sample. None, and one finding in *summary*,
+    "hf-first-types", if their types can't be merged.
     """
     columns: dict[str, ValueType] = dict.fromkeys((name for name, _ in samples[0].types), "null")
     is_merged = True

@@ -93,8 +93,8 @@ def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSu
     """Return the sinks of the fixed shards: one for all, or one for each input if *output* is a pattern with a number.
 
     In a pattern, such as fixed-%06d.tar, the number is the input's, from 0. `force`: replace existing files. `shards`:
-    the inputs. `sums`: gets the outputs' checksums. Raises: UsageError for stdout or a table; StorageError if an output
-    exists (without `force`), or is an input.
+    the inputs. `sums`: gets the outputs' checksums. Raises: UsageError for stdout, a table, or a name that can't be an
+    output; StorageError if an output exists (without `force`), is an input, or can't be written.
     """
     if output == "-":
         raise UsageError("-o takes a file or a URL: the findings go to stdout")
@@ -110,12 +110,13 @@ def destinations(output: str, force: bool, shards: InputsToCheck, sums: OutputSu
 
 @dataclass
 class Fix:
-    """Writes the samples of *shards* that can be saved to *sinks*, in order; reports all other samples to *account*.
+    """Writes the samples of *shards* that can be saved to *sinks*, in order; reports other samples to *account*.
 
     Call `run` once. `shards`: as a check has left them, which has found the missing and unsound ones.
-    `sinks`: one sink for all inputs, or one for each. `pending`: samples that share a key. `expected`: tuples of
-    alternative fields, of each of which a sample has to have one. `unique`: keep the first sample of a key, and the
-    first member of a field that a sample has twice.
+    `sinks`: one sink for all inputs, or one for each. `pending`: actions for samples that share a key; a joined sample
+    is written at the place of its last part. `expected`: tuples of alternative fields, of each of which a sample has to
+    have one. `unique`: of samples with one key, and of members with one field, all but the first are dropped without a
+    report; else such samples are reported.
     `ignored`: codes of findings that don't matter. `decode`: decode payloads. `tmpdir`: folder of the parts of samples
     whose other parts have not come.
     """
@@ -137,7 +138,8 @@ class Fix:
     def run(self) -> None:
         """Write all samples that can be saved. An output appears when it is complete; one for all, at the end.
 
-        Raises: StorageError if an output is a shard that a table lists; the errors of reading and writing.
+        With a sink for each input, a missing input has no output; it is reported. Raises: StorageError if an output is
+        a shard that a table lists; the errors of reading and writing.
         """
         count = len(self.shards.urls)
         listed = [url for table in self.shards.tables.values() for url in table.urls]
@@ -202,7 +204,8 @@ class Fix:
         """True if all samples of *rows* can be written as they are; if False, each has to be checked alone.
 
         That is, they do not lie next to damage, none has an action of `pending` or lacks an expected field, all
-        findings about them are harmless or ignored, and with `unique` none has a field twice.
+        findings about them are harmless or ignored, and with `unique` none has a field twice. Raises: StorageError if a
+        payload can't be read.
         """
         if rows.doubtful or rows.lost:
             return False
@@ -223,7 +226,8 @@ class Fix:
         """Write *sample* of *rows*, at *place* (input number, byte), to *writer* if it can be saved; else report it.
 
         A part of a sample is held until the last part comes, then they are joined. With `unique`, a sample that repeats
-        a key is counted as left out, and not reported.
+        a key is counted as left out, and not reported. A sample next to damage is written with a warning. Raises: the
+        errors of reading and writing.
         """
         account, why = self.account, ""
         action, first = self.pending.action_at(place) or (None, place)
@@ -263,8 +267,9 @@ class Fix:
     def _reason_to_drop(self, sample: Sample, rows: Rows) -> str:
         """Return the reason why *sample* of *rows* can't be saved; "" if it can.
 
-        It lies next to damage and no fields are expected, one of its members is truncated, it lacks an expected field,
-        or it has findings that are neither harmless nor ignored.
+        It lies next to damage and no fields are expected, one of its members is truncated, it lacks an expected field
+        (unless "missing-field" is ignored), or it has findings that are neither harmless nor ignored. Raises:
+        StorageError if a payload can't be read.
         """
         if rows.doubtful and not self.expected:
             return "it lies next to damage, and no fields are known that it should have (--expect)"

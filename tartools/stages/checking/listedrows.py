@@ -32,8 +32,9 @@ class TableRows:
     """Reads the samples that the table *url*, input *number* of the check, lists, and compares rows and shards.
 
     `read` yields them; `place`, `urls` and `shards` are about the rows that it has read so far.
-    `named_inputs`: identities (see `canonical_name`) of the inputs; samples in these are compared, but not yielded,
-    since they are checked there. `tmpdir`: folder of temporary files for large members; None: the system's.
+    `named_inputs`: identities (see `canonical_name`) of the inputs; samples in these (in the first set of
+    shards) are compared, but not yielded, since they are checked there. `tmpdir`: folder of temporary files for large
+    members; None: the system's.
     Holds: 12 bytes for each row, and the samples of up to 1,024 (ROWS_IN_READ), of remote shards 256
     (REMOTE_ROWS_IN_READ).
     """
@@ -76,7 +77,8 @@ class TableRows:
         """Yield the samples that the table lists, as `Rows`, and findings about rows and shards, in order.
 
         Samples in named inputs, and those of rows with a finding, are left out. A finding about a whole shard that was
-        reported before has the code "". Raises: StorageError if the table can't be opened, or a server fails.
+        reported before has the code "". A damaged table ends with the finding "table-damaged". Raises: StorageError if
+        the table or a shard can't be read; a missing shard is a finding.
         """
         self._firsts, self._places, self._shard_codes, self._reported = [], [], {}, set()
         first = 0
@@ -99,7 +101,9 @@ class TableRows:
     def _read(self, rows: Any, first: int) -> Iterator[ShardFinding | Rows]:
         """Yield the samples and findings of *rows*, a record batch whose first row has the number *first*.
 
-        A row without a valid extent gives the finding "table-row".
+        A row whose extent, key or places of members are invalid gives the finding "table-row"; rows of a shard that is
+        missing or has changed are left out, with the finding of `_finding_of_shard`. Raises: StorageError if a shard
+        can't be read.
         """
         import numpy as np
 
@@ -146,7 +150,8 @@ class TableRows:
         """Yield the samples and findings of the rows *piece*, whose shards exist in the versions that the table lists.
 
         In the first set of shards they are of one shard. Where a row and a shard differ, each half is read alone, down
-        to the row, which gives the finding "table-row". Samples in named inputs are not yielded.
+        to the row, which gives the finding "table-row". Samples in named inputs are not yielded. Raises: StorageError
+        if a shard can't be read.
         """
         if self._reader is None:
             quiet = Account(lambda _: None)
@@ -182,7 +187,7 @@ class TableRows:
         """Return the members in set *number* (from 1) of shards, for the rows *piece*, in batches.
 
         Rows without a member in this set are left out. Raises: RowError if samples or members lie elsewhere than the
-        rows say; TarFormatError for a damaged shard.
+        rows say; TarFormatError for a damaged shard; StorageError if a shard can't be read.
         """
         import numpy as np
 

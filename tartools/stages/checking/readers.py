@@ -97,8 +97,8 @@ class ReaderRules:
     def decoder(self, name: str) -> tuple[Decoder | None, bool]:
         """Return (decoder of the field *name*, True if the payload is decompressed before it is decoded).
 
-        The decoder is None for a field that is not decoded. `json.gz` has the decoder of `json`, and True, if `codecs`
-        has gz.
+        The decoder is None for a field that is not decoded, but perhaps decompressed. `json.gz` has the decoder of
+        `json`, and True, if `codecs` has gz.
         """
         last = suffix_of(name)
         is_packed = last in self.codecs
@@ -117,8 +117,8 @@ def text_type(payload: bytes) -> ValueType:
 def arrow_json_type(payload: bytes) -> ValueType:
     """Return the type of *payload*, JSON, as a column of Arrow.
 
-    Raises: ValueError if it is not JSON, nested over 62 levels deep (MAX_ARROW_DEPTH), or has an integer that is no
-    int64.
+    Raises: ValueError if it is not JSON, nested over 62 levels deep (MAX_ARROW_DEPTH), has an integer that is no
+    int64, or text with half of a surrogate pair.
     """
     try:
         kind = type_of_value(parse_json(payload))
@@ -141,7 +141,7 @@ def _depth(kind: ValueType) -> int:
 def arrow_integer_type(payload: bytes) -> ValueType:
     """Return the type of *payload*, a number in digits: "int64". Raises: ValueError if it is no integer of 64 bits.
 
-    The bits include the sign; int() of Python reads the digits: blanks around them, and a sign, are allowed.
+    The bits include the sign; int() of Python reads the digits: blanks around, a sign, and _ between them are allowed.
     """
     return type_of_value(int(payload))
 
@@ -157,7 +157,7 @@ def array_type(payload: bytes) -> ValueType:
 def archive_type(payload: bytes) -> ValueType:
     """Return the type of *payload*, a .npz file, as a column of Arrow: a `StructType` with a name for each array.
 
-    Raises: ValueError, or another exception of numpy.
+    Raises: ValueError, or another exception of numpy or zipfile; AttributeError if it has a member that is no array.
     """
     return StructType(tuple((name, type_of_array(array)) for name, array in read_npz(payload).items()))
 
@@ -170,7 +170,10 @@ def read_npy(payload: bytes) -> Any:
 
 
 def read_npz(payload: bytes) -> dict[str, Any]:
-    """Return the arrays in *payload*, a .npz file, by name. Raises: ValueError, or another exception of numpy."""
+    """Return the arrays in *payload*, a .npz file, by name; bytes of other members.
+
+    Raises: ValueError, or another exception of numpy or zipfile.
+    """
     import numpy as np
 
     archive = np.load(io.BytesIO(payload), allow_pickle=False)
@@ -223,8 +226,9 @@ READERS = {
 def check_as_reader(rows: Rows, summary: Summary, reader: ReaderRules) -> None:
     """Add findings about the samples *rows*, as *reader* reads them, to *summary*.
 
-    If `reader.is_typed`, the types of the values, and the first samples, are added, too. Raises: StorageError if a
-    payload can't be read.
+    Samples without a field are left out. Codes: "reader-skips", "reader-stops". If `reader.is_typed`, the types of the
+    values, and the first samples, are added, too. Raises: StorageError if a payload can't be read, or a compressed one
+    needs too much memory.
     """
     for group in rows.combinations:
         if group.fields == ("",):
@@ -239,8 +243,8 @@ def check_combination(
     """Add findings about *group*, samples of input number *shard* with the same fields, to *summary*.
 
     *begins*: for each sample its byte in the shard, in a table its row. *reader*: the library whose rules are checked;
-    if `reader.is_typed`, types of values, and the first samples of the input, are added, too. Raises: StorageError if
-    a payload can't be read.
+    if `reader.is_typed`, types of values, and the first samples of the input, are added, too. Codes: "reader-skips",
+    "reader-stops". Raises: StorageError if a payload can't be read, or a compressed one needs too much memory.
     """
 
     def place(number: int, detail: str) -> Place:
@@ -289,7 +293,7 @@ def types_of_column(
     `plain_type` for payloads that are neither decompressed nor decoded, "binary" for those only decompressed; but
     UNKNOWN for those that a reader without types decompresses or decodes. The code is "reader-stops".
     `place(number, detail)`: returns the place of a finding about sample *number* of the column. Raises: StorageError if
-    a payload can't be read.
+    a payload can't be read, or a compressed one needs too much memory.
     """
     decoder, is_packed = reader.decoder(column.name)
     if decoder is None and not is_packed:

@@ -73,7 +73,7 @@ def rows_of_batch(batch: Batch, shard: int, row: int | None = None) -> Rows | No
 
 
 def rows_of_samples(samples: Sequence[Sample], shard: int, begins: Sequence[int]) -> Rows:
-    """Return `Rows` of *samples* of input number *shard*; *begins*: byte, or table row, of each."""
+    """Return `Rows` of *samples*, at least one, of input number *shard*; *begins*: byte, or table row, of each."""
     keys, stored = [sample.raw_key for sample in samples], sum(sample.size for sample in samples)
     return Rows(shard, keys, begins, group_samples(samples), stored, samples)
 
@@ -82,7 +82,7 @@ def empty_summary() -> Summary:
     """Return a summary without samples, with the limits of a check.
 
     Up to 1,000 places of each finding are kept (MAX_FINDING_PLACES), and as many samples of each combination of fields,
-    but 20 of one once there are over 50 (MAX_USUAL_COMBINATIONS).
+    but no more than 20 once there are over 50 combinations (MAX_USUAL_COMBINATIONS).
     """
     return Summary(MAX_FINDING_PLACES, MAX_USUAL_COMBINATIONS)
 
@@ -90,10 +90,11 @@ def empty_summary() -> Summary:
 def check_samples(rows: Rows, summary: Summary, decode: bool) -> list[bytes]:
     """Add the samples *rows*, and findings about them, to *summary*; return the key records of the samples with fields.
 
-    Key records are bytes that sort by key and place, one or two a sample: see `key_records`. Checks keys, names of
-    fields, sizes and first bytes of payloads; with *decode*, payloads are decoded, too. Counts are added to `samples`,
-    `stored`, `combinations` and `fields` (sizes, `small` and `large` only). If no sample has a complete member, nothing
-    is added. Raises: StorageError if a payload can't be read.
+    Key records are bytes that sort by key and place, one or two a sample: see `key_records`; the list is not sorted.
+    Checks keys, names of fields, sizes and first bytes of payloads; with *decode*, payloads are decoded, too. Counts
+    are added to `samples`, `stored`, `combinations` and `fields` (sizes, `small` and `large` only). If no sample has a
+    complete member, nothing is added, and the list is empty. Raises: StorageError if a payload can't be read, or, with
+    *decode*, a compressed one needs too much memory.
     """
     records: list[bytes] = []
     if not any(same.fields for same in rows.combinations):  # all members are cut
@@ -119,10 +120,11 @@ def check_group(
 ) -> Sequence[bytes]:
     """Add findings about *group*, samples of *rows* with the same fields, to *summary*; return their key records.
 
-    `begins`: for each sample of *group* its byte or table row. First bytes of payloads are checked; with *decode*,
-    payloads are decoded, too. The combination of fields and the sizes are counted, too. Members without a field get the
-    finding "no-field", unless they are hidden files; they count as the combination "", and have no records. Raises:
-    StorageError if a payload can't be read.
+    Findings are about the names of fields and, by `check_payloads`, the payloads, not about keys. The combination of
+    fields is counted, with a DOUBTFUL_PREFIX if `rows.doubtful`, and so are the sizes. If the members of *group* have
+    no field, only their number is counted, as the combination "", and each gets the finding "no-field", unless it is a
+    hidden file; there are no records. `begins`: for each sample of *group* its byte or table row. *decode*: True to
+    decode payloads. Raises: StorageError as `check_payloads` does.
     """
     count = len(group.keys)
 
@@ -154,8 +156,9 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
 
     `place(number, detail)`: returns the place of a finding about sample *number* of the column. First bytes are
     checked; with *decode*, payloads are decoded, too; the field is added to `undecoded` if one is too large for that.
-    Codes: "empty-field", "pickle", those of `type_findings` and of decoding, such as "broken-picture". Raises:
-    StorageError if a payload can't be read.
+    Codes: "empty-field", "pickle" (each payload of such a suffix), the first of `type_findings` for a payload, and
+    those of decoding, such as "broken-picture", except that same one. Raises: StorageError if a payload can't be read,
+    or, with *decode*, a compressed one needs too much memory.
     """
     field, sizes = column.name, column.sizes
     summary.add_field(field, summarize_sizes(field, sizes, place, summary))
@@ -184,7 +187,9 @@ def check_payloads(column: FieldColumn, place: PlaceOf, summary: Summary, decode
 def decoded_findings(field: str, column: Sequence[Member]) -> Iterator[tuple[int, str, str]]:
     """Decode the payloads of *column*, members of *field*; yield (index in *column*, code, reason) for each finding.
 
-    The code is "" for a payload that is too large to decode. Empty payloads give no finding.
+    The code is "" for a payload that is too large to decode. Empty payloads give no finding, nor does a suffix that
+    `decode_payload` has no check for; others give several, perhaps. Raises: StorageError if a payload can't be read, or
+    a compressed one needs too much memory.
     """
     for number, member in enumerate(map(Member._make, column)):
         if member.size:
@@ -196,8 +201,8 @@ def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> 
     """Yield (number, code, reason) for payloads whose first bytes, *heads*, do not fit the *suffix* of their field.
 
     `number`: index of the payload in *heads*. `sizes`: bytes of the payloads. The code is "suffix-lies"; if readers
-    take the field for a number (cls), also "not-a-number" for a payload that is not empty and, as far as its head
-    shows, no whole number.
+    take the field for a number (cls), then also "not-a-number" for a payload that is not empty and, as far as its head
+    shows, no whole number: a payload may have both.
     """
     for number in find_suspicious(suffix, heads):
         if reason := type_mismatch(suffix, heads[number]):
@@ -216,9 +221,9 @@ def type_findings(suffix: str, heads: Sequence[bytes], sizes: Sequence[int]) -> 
 
 
 def find_suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
-    """Return the indexes of *heads* that may not fit *suffix*, for `type_mismatch` to check: usually none, else all.
+    """Return no indexes if all *heads* surely fit *suffix*, else all of them, for `type_mismatch` to check.
 
-    *heads*: first bytes of payloads.
+    *heads*: first bytes of payloads. Usually none; all if one is empty, unless *suffix* is that of a text.
     """
     if suffix in TEXTS:
         if MAGIC_STARTS.isdisjoint({head[:2] for head in heads}):
@@ -231,8 +236,9 @@ def find_suspicious(suffix: str, heads: Sequence[bytes]) -> Iterable[int]:
 def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: Summary) -> FieldSummary:
     """Return a summary of the payload *sizes* of *field*, with the places of the smallest and largest of them.
 
-    It counts sizes only, no samples or members. Only payloads that are more extreme than the 20 in *summary*
-    (MAX_EXTREMES) are listed, and no empty ones. `place(number, detail)`: returns the place of payload *number*.
+    It counts sizes only, no samples or members. Up to 20 of each are listed (MAX_EXTREMES); if *summary* has 20, only
+    payloads that are more extreme. Empty ones are not among the smallest. `place(number, detail)`: returns the place of
+    payload *number*; the detail is *field*.
     """
     # a place is made only for sizes more extreme than the 20 listed so far: for most batches there is none
     distribution = Distribution.of(sizes)
@@ -255,8 +261,9 @@ def summarize_sizes(field: str, sizes: Sequence[int], place: PlaceOf, summary: S
 def reasons_to_drop(sample: Sample, decode: bool) -> list[tuple[str, str]]:
     """Return (code, detail) of the findings about *sample* alone for which --fix leaves it out; [] if there are none.
 
-    Each code comes once, with the detail of its first finding. With *decode*, payloads are decoded, too. Raises:
-    StorageError if a payload can't be read.
+    Each code comes once, with the detail of its first finding, "" for one about the key. With *decode*, payloads are
+    decoded, too. Raises: StorageError if a payload can't be read, or, with *decode*, a compressed one needs too much
+    memory.
     """
     summary = empty_summary()
     check_samples(rows_of_samples([sample], 0, [0]), summary, decode)
@@ -342,7 +349,7 @@ def codes_of_fields(fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 def type_mismatch(suffix: str, head: bytes) -> str:
     """Return why a payload that begins with *head* does not fit the *suffix* of its field; "" if it fits.
 
-    Anything fits a suffix of an unknown type; an empty *head* fits any.
+    Anything fits a suffix of an unknown type; an empty *head* fits any; a text is only told from binary types.
 
     >>> type_mismatch("jpg", b"GIF89a..."), type_mismatch("jpg", b"hello"), type_mismatch("txt", b"hello")
     ('it is a GIF picture, not a JPEG picture', 'it does not begin as a JPEG picture', '')

@@ -38,7 +38,7 @@ ValueType = str | ListType | StructType
 
 
 def type_of_value(value: Any) -> ValueType:
-    """Return the type of *value*, from JSON.
+    """Return the type of *value*, from JSON; [] is a list of "null".
 
     Raises: ValueError for an integer that is no int64, and text that UTF-8 can't encode.
 
@@ -76,7 +76,8 @@ def type_of_text(text: str) -> ValueType:
 def widest_type(types: Iterable[ValueType]) -> ValueType:
     """Return a type that holds the values of all *types*: "null" if there are none, MIXED if no other one does.
 
-    Elements of lists, and members of objects, are joined, too; objects of over 1,000 names are MIXED.
+    Numbers are joined as by numpy: int64 and float64 to float64. Elements of lists, and members of objects, are joined,
+    too; two different types of objects that have over 1,000 names together (MAX_STRUCT_MEMBERS) are MIXED.
 
     >>> widest_type(["null", "int64", "float64"]), widest_type(["int64", "string"])
     ('float64', 'json')
@@ -133,9 +134,9 @@ def conflict(first: ValueType, second: ValueType, path: str = "") -> str:
 
 
 def _inner_conflict(kind: ValueType, path: str) -> str:
-    """Return the first list of values of several types in *kind*, as text; "" without one.
+    """Return a message about the first list in *kind* with values of several types, inside MIXED; "" without one.
 
-    *path*: the name of the value, such as "json.a".
+    *kind*: not MIXED itself. *path*: the name of the value, such as "json.a", with which the message begins.
     """
     if isinstance(kind, ListType):
         return conflict(kind.element, "null", f"{path}[]")
@@ -145,11 +146,11 @@ def _inner_conflict(kind: ValueType, path: str) -> str:
 
 
 def misfit(column: ValueType, kind: ValueType, path: str = "") -> str:
-    """Return why a *column* does not hold all values of type *kind* unchanged, as text; "" if it does.
+    """Return why a column of type *column* does not take all values of type *kind*, as text; "" if it does.
 
-    It holds null, its own type, numbers that numpy casts to its type safely, lists whose elements and objects whose
-    members it holds; a member whose name the column lacks is a fault, unless it is null. Only the first fault is named.
-    *path*: the name of the value, such as "json.a".
+    It takes null, its own type, numbers that numpy casts to its type as "safe" (int64 to float64, too), lists whose
+    elements and objects whose members it takes; a member whose name the column lacks is a fault, unless it is null.
+    Only the first fault is named. *path*: the name of the value, such as "json.a".
 
     >>> misfit("float64", "int64"), misfit("int64", "float64", "cls"), misfit(ListType("null"), ListType("int64"), "x")
     ('', 'cls: float64, not int64', 'x[]: int64, not null')

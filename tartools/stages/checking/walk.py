@@ -36,8 +36,8 @@ PAX_RECORD = re.compile(rb"\d+ [\w.]+=")  # the begin of the payload of a pax he
 class MemberGroup:
     """Adjacent members of one *key* in a shard that is read header by header.
 
-    `byte`: offset of the first header. `doubtful`: True if damage is beside or among them. `members`: the complete
-    members. `lost`: names of members whose payload is truncated.
+    `byte`: offset of the first header. `doubtful`: True if damage is beside or among them, or a missing end of archive
+    right behind them. `members`: the complete members. `lost`: names of members whose payload is truncated.
     """
 
     def __init__(self, key: bytes, byte: int, doubtful: bool) -> None:
@@ -52,10 +52,11 @@ class Walk:
     """Reads the tar archive *file* header by header; iterating once yields its member groups, and findings, in order.
 
     `lax`: True if the archive needs no end. `complete`: False if decompression failed in the middle, so that a missing
-        end is no finding.
+        end or a truncated member is no finding.
     `size`: bytes of the file. `position`: the offset of the next header. `governing`: the global pax records that apply
         to it.
-    `after_end`: True behind an end of archive. `after_damage`: True if damage lies right before `position`.
+    `after_end`: True behind an end of archive, or if the walk has ended at damage. `after_damage`: True if damage lies
+        before `position`, and no member between them.
     `group`: the group to which the next member may belong; None if there is none.
     `last_key`: key of the group that ended last.
 
@@ -79,9 +80,9 @@ class Walk:
         return os.pread(self.file.fileno(), count, position)
 
     def __iter__(self) -> Iterator[ShardFinding | MemberGroup]:
-        """Yield groups of members in order, and between them findings: damage, special members, a missing end.
+        """Yield groups of members in order, and between them findings: damage, special members, a missing end, others.
 
-        May be called once.
+        A finding comes when it is found; the group that it lies in comes after it. May be called once.
         """
         while self.position < self.size:
             block = self.read(BLOCK, self.position)
@@ -128,9 +129,10 @@ class Walk:
     def add_member(self, header: FullHeader) -> Iterator[ShardFinding | MemberGroup]:
         """Add the member of *header* to its group; yield the group that it ends, and findings about the member.
 
-        Moves `position` behind the member. A special member gives a finding only (a `silent` one none), and ends no
-        group; a member whose payload is truncated gives a finding and a name in `lost`, and ends the walk; one whose
-        padding is truncated is a member of the group, but gives a finding and ends the walk, too.
+        Moves `position` behind the member. The first one behind an end of archive gives a finding. A special member
+        gives a finding (a `silent` one none), and ends no group. Where the file ends inside a member, the walk ends as
+        `end_truncated` says: if its payload is truncated, it is only a name in `lost` of the group; if only its padding
+        is, it is a member of the group.
         """
         start = self.position
         if self.after_end:
@@ -188,9 +190,9 @@ class Walk:
     def skip_damage(self, error: TarFormatError) -> Iterator[ShardFinding | MemberGroup]:
         """Yield the finding for *error*, of the header at `position`, and move to the next header, or to the end.
 
-        The open group becomes doubtful; if no header follows, it is yielded. Codes: "bad-size", "bad-extended"; for a
-        wrong checksum "bad-header", behind an end of archive "garbage-after-end", in a file without any header
-        "not-tar".
+        The open group becomes doubtful, and the next one, unless this is behind an end of archive; if no header
+        follows, the open group is yielded. Codes: "bad-size", "bad-extended"; for a wrong checksum "bad-header", behind
+        an end of archive "garbage-after-end", in a file without any header "not-tar".
         """
         next_offset = self.next_header()
         block = self.read(BLOCK, self.position)
@@ -216,9 +218,10 @@ class Walk:
         self.position = self.size if next_offset is None else next_offset
 
     def next_header(self) -> int | None:
-        """Return the offset of the next header behind damage at `position`; None if there is none.
+        """Return the offset of the next ustar header behind damage at `position`; None if there is none.
 
-        If the damage is in an extended header, the member that it belongs to is passed over: its name is not known.
+        If the damage seems to be in an extended header, the header of the member that it belongs to is passed over, as
+        its name is not known; but not if another extended header comes next.
         """
         block = self.read(BLOCK + 64, self.position)
         offset = self.search_header(self.position + 1)
@@ -232,9 +235,10 @@ class Walk:
         return offset
 
     def search_header(self, start: int) -> int | None:
-        """Return the offset of the first ustar header from byte *start* on; None if there is none.
+        """Return the offset of the first ustar header that begins at byte *start* or later; None if there is none.
 
-        A header has the magic number, a known type flag, a size and a matching checksum.
+        It may begin at any byte, not only a multiple of 512. It has the magic number, a name, a type flag of tar, a
+        size and a matching checksum, and is not truncated.
         """
         size = HEADER_READ_BYTES  # usually the next header is near
         while start < self.size:

@@ -39,9 +39,10 @@ class Comparison(NamedTuple):
 
     `by`: fields whose payloads must be equal, each as a tuple of alternatives; if empty, and without *near*, all
     fields.
-    `near`: field, as alternatives, whose pictures must look alike: hashes that differ in at most *distance* bits.
+    `near`: field, as alternatives, whose pictures must look alike: hashes that differ in at most *distance* bits, and
+    similar colours and shapes (see `near_pairs`); *by* is empty then. None: payloads are compared.
     `largest`: keep the one of like samples with most bytes (pictures: pixels), not the first. `lenient`: a sample that
-    lacks the fields, or whose picture does not decode, is no duplicate; otherwise it is an error.
+    lacks one of the fields, or whose picture can't be decoded, is no duplicate; otherwise it is an error.
     """
 
     by: Sequence[tuple[str, ...]] = ()
@@ -53,11 +54,12 @@ class Comparison(NamedTuple):
     def contents(self, batch: Batch) -> list[bytes]:
         """Return the packed content to compare of each sample of *batch*; b"" for a sample that lacks it.
 
-        A sample lacks it if it lacks one of the fields, or if its picture does not decode. A content is a digest of 16
-        bytes and the sample's size in 8, or hash, colours and sides of a picture (CONTENT_RECORD). It comes from table
-        columns where they exist, else from the samples.
-        Raises: SampleError for the first sample that lacks it, unless *lenient*; StorageError if values in table
-        columns are no digests, hashes or colours, or, unless *lenient*, one is missing that the sample has.
+        A sample lacks it if it lacks one of the fields, or if its picture is damaged or has too many pixels. A content
+        is a digest of 16 bytes and the sample's size in 8, or hash, colours and sides of a picture (CONTENT_RECORD). It
+        comes from table columns if all of `columns` exist, else from the samples.
+        Raises: SampleError for the first sample that lacks it, unless *lenient*, and for two members of one name;
+        StorageError if values in table columns are no digests, hashes or colours, or, unless *lenient*, one is missing
+        that the sample has, and if a file has changed.
         """
         columns = batch.columns
         contents = self._column_contents(columns) if columns is not None and self.columns else None
@@ -73,7 +75,7 @@ class Comparison(NamedTuple):
     def _sample_contents(self, batch: Batch) -> list[bytes]:
         """Return the packed contents, computed from the samples of *batch*; b"" for one that lacks it, if *lenient*.
 
-        Raises: SampleError for it otherwise.
+        Raises: SampleError for it otherwise, and for two members of one name; StorageError if a file has changed.
         """
         if self.near is not None:
             return list(map(self.picture_content, batch))
@@ -90,7 +92,7 @@ class Comparison(NamedTuple):
         """Return the members of *sample* to compare: for each of *by* or for *near*, the first alternative that it has.
 
         If it lacks all alternatives of one of these: return None if *lenient*, else raise SampleError. [] if all fields
-        are compared.
+        are compared. Raises: SampleError, too, if two members match an alternative, even if *lenient*.
         """
         compared = []
         for choices in self.by or ((self.near,) if self.near else ()):
@@ -110,8 +112,9 @@ class Comparison(NamedTuple):
     def picture_content(self, sample: Sample) -> bytes:
         """Return hash, colours, width and height of the picture to compare, packed (CONTENT_RECORD).
 
-        The picture is the first of the alternatives *near* that *sample* has. If it has none, or that does not decode:
-        b"" if *lenient*, else SampleError. Raises: TarToolsError if the payload can't be read.
+        The picture is the first of the alternatives *near* that *sample* has. If it has none, or that is damaged or has
+        too many pixels: b"" if *lenient*, else SampleError. Raises: SampleError if two members match; TarToolsError if
+        the payload can't be read.
         """
         from tartools.samples import decoding
         from tartools.stages.duplicates.near import CONTENT_RECORD
@@ -133,9 +136,10 @@ class Comparison(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """The names of the table columns with the values to compare, such as `cls.blake2b`; [] if tables have none.
+        """The names of the table columns with the values to compare, such as `cls.blake2b`; [] if there can't be any.
 
-        Tables have none for whole samples, nor for pictures of which there are alternatives.
+        Tables have none for whole samples, nor for pictures of which there are alternatives. All alternatives of *by*
+        are there. This looks at no table.
         """
         if self.near is None:
             return [f"{name}.blake2b" for choices in self.by for name in choices]
@@ -147,7 +151,8 @@ class Comparison(NamedTuple):
     def _column_contents(self, columns: SampleColumns) -> list[bytes] | None:
         """Return the packed content of each row of *columns*, b"" without a value; None if a column is missing.
 
-        Raises: StorageError if the values of a column are no digests, hashes or colours.
+        `self.columns` must not be empty. Raises: StorageError if the values of a column are no digests, hashes or
+        colours.
         """
         arrays_by_name = {name: column for name in self.columns if (column := columns.column(name)) is not None}
         if len(arrays_by_name) < len(self.columns):
@@ -206,7 +211,8 @@ class DedupSide:
         A content is a digest and the sample's size, or hash, colours and sides of a picture: see `Comparison.contents`.
         Adds shards and keys to `names`, if set; counts `samples` and `uncompared`. `account`: shows the progress, and
         gets the number of omissions in samples that are only compared with; the samples of the input are reported when
-        they are read again.
+        they are read again. Raises: the errors of `Comparison.contents` and of reading; StorageError if the input has
+        changed.
         """
         side_account = self.run.account if self.number == AGAINST_SIDE else Account(lambda _: None)
         self.run.snapshot.take()
@@ -256,9 +262,10 @@ def find_duplicates(
 ) -> Iterator[bytes]:
     """Yield a record, a packed `Pair`, for each duplicate in the last of *sides*, in order of position.
 
+    All samples are read before the first record comes. Two samples that are only compared with are no duplicates.
     `sides`: perhaps the side that is only compared with, then the input. `comparison`: says which samples are
     duplicates. `sort(records)`: yields any number of records sorted. `account`: shows the progress, and gets the
-    omissions in the sides only compared with.
+    omissions in the sides only compared with. Raises: the errors of `DedupSide.contents`.
     """
     if comparison.near is None:
         side_records = (
@@ -308,7 +315,7 @@ def sortable_records(contents: Iterable[bytes], side: int, largest: bool) -> Ite
 
 
 def find_equal(sorted_records: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a packed `Pair` for each sample of the input with the digest of an earlier record; the distance is 0.
+    """Yield a packed `Pair` for each record of the input that has the digest of the record before; the distance is 0.
 
     *sorted_records*: from `sortable_records`, sorted. The first record of a digest is the kept sample. Pairs come in
     the order of the records, not of positions.
@@ -379,7 +386,7 @@ def write_report(pairs: Iterable[bytes], names: Sequence[Iterable[bytes]], url: 
 
     Its header is: key, shard, kept_key, kept_shard, distance. `names[side]`: the names of all samples of a side, in
     order: shard, NUL, key; it is iterated more than once. `force`: replace an existing file. `sort(records)`: sorts any
-    number of records.
+    number of records. Raises: StorageError if *url* exists (unless *force*) or can't be written.
     """
     with storage.open_sink(url, force) as sink:
         sink.write(b"key\tshard\tkept_key\tkept_shard\tdistance\n")

@@ -80,12 +80,13 @@ def near_pairs(
     """Yield (position, side and position of the kept picture, distance) for each picture to leave out, by position.
 
     Pictures are taken in order of position, or, with *largest*, of number of pixels, most first. A picture is left out
-    if it is near one that is kept before it: hashes differ in at most *distance* bits, and colours and shapes are
-    similar. All pictures of the side that is only compared with are kept, and come first. The distance is in bits.
+    if it is near one that is kept before it, the first of which is yielded: hashes differ in at most *distance* bits,
+    and colours and shapes are similar. All pictures of the side that is only compared with are kept, and come first, in
+    order of position. The distance is in bits.
 
     `sides`: (number of the side, contents of its samples), the input last. A content is hash, colours, width and
     height, packed as CONTENT_RECORD; b"" if there is none to compare, which is never left out. Holds: 64 bytes for each
-    sample.
+    sample, as many again for each picture, and what `find_first_near` holds.
     """
     rows, begins = bytearray(), [0, 0]
     for side, contents in sides:
@@ -192,8 +193,8 @@ def drop_near(pictures: PictureHashes, numbers: Any, distance: int, near_kept: A
 def compare_all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> Iterator[tuple[int, int]]:
     """Yield (first, second) for each two of *numbers* whose pictures are near: hashes, colours and shapes.
 
-    *numbers*: array of picture numbers. *distance*: bits in which their hashes may differ. Order: that of *numbers*, by
-    the first of the pair.
+    *numbers*: array of picture numbers. *distance*: bits in which their hashes may differ. The first is the one that
+    comes before in *numbers*; pairs are in the order of the first there, then of the second.
     """
     hashes = pictures.hashes[numbers]
     for first in range(0, len(numbers), PICTURES_IN_BLOCK):
@@ -224,9 +225,9 @@ def candidate_pairs(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield arrays of pairs of *pictures* that may be near: (indexes in *numbers*, items of *kept_numbers*).
 
-    *numbers*, *kept_numbers*: arrays of picture numbers. Up to a million pairs at once (MAX_PAIRS_COMPARED). All pairs
-    whose hashes differ in at most *distance* bits are among them, some several times, but for pairs whose colours can't
-    be near.
+    *numbers*, *kept_numbers*: arrays of picture numbers. Up to a million pairs at once (MAX_PAIRS_COMPARED), or those
+    of one picture. All pairs whose hashes differ in at most *distance* bits are among them, some several times, but for
+    pairs whose colours can't be near; other pairs are, too.
     """
     my_sums, sums = pictures.sums(numbers), pictures.sums(kept_numbers)
     for band in range(HASH_BANDS):
@@ -262,7 +263,7 @@ def candidate_pairs(
 
 
 def band_radius(distance: int, band: int) -> int:
-    """Return in how many bits hashes may differ within a band to be compared; -1 if that band is not searched.
+    """Return in how many bits at most hashes may differ within a band to be compared; -1 if it is not searched.
 
     *band*: its number, 0 to 3. Hashes that differ in more bits in every band differ in more than *distance* bits in
     all.
@@ -276,7 +277,8 @@ def band_radius(distance: int, band: int) -> int:
 def bits_of_band(hashes: Any, band: int) -> Any:
     """Return the 16 bits of each of *hashes* in *band*, an array of int64: every fourth bit, from bit *band* on.
 
-    *hashes*: array of uint64. So each band has bits of all parts of a picture: neighbouring bits are often alike.
+    *hashes*: array of uint64; bit 0 is the highest one of the first byte in memory. So each band has bits of all parts
+    of a picture: neighbouring bits are often alike.
     """
     every = np.unpackbits(np.ascontiguousarray(hashes)[:, None].view(np.uint8), axis=1)
     return np.packbits(every[:, band::HASH_BANDS], axis=1).view(np.uint16)[:, 0].astype(np.int64)

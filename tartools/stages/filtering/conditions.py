@@ -29,8 +29,8 @@ class Filter:
     key is in the range; with `group`, the number for the value of that column, as bytes. `words`: of each tuple of
     alternatives, the sample has a field. `expression`: is true for the sample; one on which it fails is an error, or,
     with `lenient`, does not meet it; None: no such condition.
-    `invert`: choose the samples that fail a condition. `verbatim`: for names of fields case matters, and final newlines
-    of values stay.
+    `invert`: choose the samples that fail a condition. `verbatim`: for names of fields case matters, and
+    final newlines of values stay.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class Filter:
     def questions(self) -> list[Ask] | None:
         """The questions of `words` and the expression about a sample, as (function, field): ("has", "txt").
 
-        The expression `key` asks ("field", "__key__"). None if the expression computes names of fields.
+        The expression `key` asks ("field", "__key__"). `group` asks nothing. None if the expression computes names of
+        fields.
         """
         questions: list[Ask] = [("has", name) for choices in self._words for name in choices]
         if self._expression is None:
@@ -77,7 +78,10 @@ class Filter:
 
     @property
     def need(self) -> Need:
-        """The least that the reader has to provide of each sample: its place, its fields, or its payloads."""
+        """The parts of each sample that the reader has to provide: its place if all conditions are on keys, or more.
+
+        Its fields for `words`, has() and size(); its payloads for `group` and all other expressions, also for `key`.
+        """
         if self.is_by_key:
             return Need.PLACES
         asks_payloads = (
@@ -91,7 +95,8 @@ class Filter:
         """Return the names of the table columns that may answer the conditions without the sample.
 
         `__key__` is always the first. With `verbatim`, the columns of `group`, and those with values of fields, are
-        left out; those with facts, such as `jpg.width`, and pseudo-fields stay.
+        left out; those with facts, such as `jpg.width`, and pseudo-fields stay. The columns of members, which answer
+        "has" and "size", are not among them. If the expression computes names, it has no columns.
         """
         verbatim = self._verbatim
         names = ["__key__", *(column_names([self._group]) if self._group is not None and not verbatim else ())]
@@ -105,8 +110,10 @@ class Filter:
     def flags(self, batch: Batch) -> list[bool]:
         """Return a flag for each sample of *batch*, the next samples of the input: True if the filter chooses it.
 
-        Raises: SampleError, naming the sample, if the expression fails on it (unless `lenient`), or if it meets all
-        other conditions and has no value of the group.
+        Raises: SampleError, naming the sample, if the expression fails on it (unless `lenient`), if two members match a
+        name of `words`, or if it meets all other conditions and its value of the group is missing or can't be read;
+        ExcessError, even if `lenient`, and UsageError as `Expression.evaluate` says; StorageError if a file has changed
+        or values in columns are invalid.
         """
         flags = self._key_flags(batch.keys if self._keys is not None or self._numbers else (), len(batch))
         if not self.is_by_key:
@@ -134,7 +141,8 @@ class Filter:
     def _clear_flags_of_groups(self, batch: Batch, flags: list[bool], group: Column) -> None:
         """Set *flags* to False, in place, for samples whose value of *group* has a number out of range.
 
-        A sample whose flag is False needs no value. Raises: SampleError for another one without a value.
+        A sample whose flag is False needs no value. Raises: SampleError for another one without a value, or with one
+        that can't be read.
         """
         chosen = [number for number, flag in enumerate(flags) if flag]
         values = shares.values_of(batch, group, chosen, verbatim=self._verbatim)
@@ -186,9 +194,10 @@ class Filter:
     def warn(self, account: Account) -> None:
         """Warn in *account*, once all samples have been tested, if none was chosen, or some key or field was in none.
 
-        The keys are `keys`; the fields are `words`, and those of the expression. Without samples, there is no warning
-        that none was chosen. Fields are not mentioned if columns of a table had the answers for all samples; fields of
-        the expression only with `lenient`.
+        The keys are `keys`; the fields are `words`, and those of the expression, but not if it asks with has() whether
+        they are there. A sample is not asked for fields once a condition on its key has failed, so that a field that
+        only such samples have is mentioned. Without samples, there is no warning that none was chosen. Fields are not
+        mentioned if columns of a table had the answers for all samples; fields of the expression only with `lenient`.
         """
         messages = []
         if self._absent_keys:
@@ -223,12 +232,12 @@ def _identity(sample: Sample) -> Sample:
 def read_answers(columns: SampleColumns, ask: Ask) -> Sequence[Any] | None:
     """Return the answers to *ask* from *columns* of a table, one a row; None if no column has them.
 
-    None also if only the samples tell: for a field that a row has twice, or whose name differs from the name of another
-    field only in case.
+    None also if only the samples tell: "has" and "size" of a field that a row has twice; these and facts, if the name
+    differs from the name of another field only in case.
     `ask`: (function, field), the function one of `expression.FIELD_FUNCTIONS`. "has" is answered by booleans; else an
     answer is None where the sample lacks the field, or its fact is unknown. The value of a field is text; values inside
     JSON, and of columns that are no fields, keep their types. A choice such as `jpg;png`, or a name with =, has no
-    column.
+    column. Raises: StorageError for invalid values in columns.
     """
     how, name = ask
     if ";" in name or "=" in name:
@@ -259,7 +268,8 @@ def _member_columns(columns: SampleColumns, name: str) -> tuple[Any, Any] | None
     """Return (offsets, sizes) of the payloads of the field *name* in the table rows *columns*.
 
     Arrays of int64, one item a row. An offset is -1 where the sample lacks the field, below that where it has the field
-    twice. None if the table lists no members, or none of that name, or if another name differs only in case.
+    twice. None if the table lists no members, or none of that name (case matters), or if another name differs only in
+    case. Raises: StorageError for invalid values.
     """
     members = columns.members()
     if members is None:

@@ -102,8 +102,9 @@ class Evaluator:
         """Count the steps to read *value* with all items inside; return about how many characters it takes as text.
 
         Texts count their length. A number, or None, takes no step and counts 4,300 (MAX_NUMBER_CHARS). A list or object
-        counts 20 for itself and each item inside, and the length of texts. A step is 1,000 characters of a text, 10
-        items, or a list or object. Raises: LimitError if the evaluation takes over 100,000 steps then.
+        counts 20 for itself and each item inside, numbers, too, and the length of texts; names of an object are items.
+        A step is 1,000 characters of a text, 10 items, or a list or object. Raises: LimitError if the evaluation takes
+        over 100,000 steps then.
         """
         if isinstance(value, (str, bytes)):
             self.spend(len(value) // CHARS_READ_PER_STEP)
@@ -273,9 +274,9 @@ class Evaluator:
     def _match(self, pattern: str, text: str) -> bool:
         """True if the regular expression *pattern* matches anywhere in *text*.
 
-        Raises: UsageError if *pattern* is no regular expression, or exceeds a limit itself; LimitError for too long a
-        text, or if the matches of this evaluation take over MATCH_SECONDS of the processor; TypeError if one of them is
-        not text.
+        Raises: UsageError as `compile_pattern` says; LimitError for too many steps, for a text of over 2,000,000
+        characters (MAX_MATCH_CHARS; fewer if *pattern* has groups), or if the matches of this evaluation take over 1 s
+        of the processor (MATCH_SECONDS); TypeError if *pattern* or *text* is not text.
         """
         if not isinstance(pattern, str) or not isinstance(text, str):
             raise TypeError("match() takes a pattern and a text")
@@ -302,8 +303,8 @@ class Evaluator:
     def compile_pattern(self, pattern: str) -> Any:
         """Return the regular expression *pattern* compiled, a `regex.Pattern`; counts the steps for a new one.
 
-        Raises: UsageError if it is no regular expression, or exceeds a limit of its size; LimitError for too many
-        steps.
+        Up to 100 are kept, from one evaluation to the next (MAX_CACHED_PATTERNS). Raises: UsageError if it is no
+        regular expression, or `check_pattern_size` refuses it; LimitError for too many steps.
         """
         if pattern not in self._patterns:
             size = check_pattern_size(pattern)
@@ -320,7 +321,9 @@ class Evaluator:
 
 
 def dot_advice(node: ast.Attribute) -> str:
-    """Return advice how to write *node*, a name and what follows its dot, in an expression.
+    """Return advice how to write *node*, such as jpg.width, in an expression.
+
+    The first half, before the semicolon, is only there for a plain name, a dot and a function of FACT_FUNCTIONS.
 
     >>> dot_advice(ast.parse("jpg.width").body[0].value)
     "write width('jpg'); for a name with a dot write field('jpg.width')"
@@ -332,10 +335,10 @@ def dot_advice(node: ast.Attribute) -> str:
 
 
 def _check_bits(kind: type, lhs: int, rhs: int) -> None:
-    """Raise LimitError if *kind* of two whole numbers may have over 1,024 bits (MAX_INTEGER_BITS).
+    """Raise LimitError if *kind* of two whole numbers may have over 1,024 bits (MAX_INTEGER_BITS), or one of them has.
 
     *kind*: class of the operator, such as `ast.Mult`; *lhs*, *rhs*: the numbers on its left and right. Nothing is
-    computed but an upper bound of the bits.
+    computed but an upper bound of the bits of a product, a power or a left shift; a sum may have 1,025.
     """
     bits = lhs.bit_length()
     if kind is ast.Mult:
@@ -390,7 +393,8 @@ def check_pattern_size(pattern: str) -> int:
     """Return an upper bound of the length of the regular expression *pattern* with its repeats written out.
 
     Raises: UsageError if that is over 100,000 characters (MAX_UNROLLED_CHARS), *pattern* itself over 10,000
-    (MAX_PATTERN_CHARS), or if it has blanks and comments by (?x), a pattern inside itself, or approximate matching.
+    (MAX_PATTERN_CHARS), or if it has blanks and comments by (?x), a pattern inside itself, or approximate matching; not
+    if it is no valid one.
 
     >>> check_pattern_size("n0[12]"), check_pattern_size("[0-9a-f]{8}-[0-9a-f]{4}")
     (6, 35)

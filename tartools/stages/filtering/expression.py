@@ -59,9 +59,11 @@ class Expression:
     `verbatim`: case matters in names of fields. `measure(name, member)`: returns a fact of a payload, or raises
     ValueError; by default `kinds.fact_of`.
     `questions`: questions about a sample, as (function, name); None if names are computed. `unseen`: fields that the
-    expression used and no sample had. `fields_seen`: fields that samples had instead.
+    expression used and no sample had. `fields_seen`: fields that samples had instead. Both stay empty if names are
+    computed, or if a table had answers for all samples.
 
-    Raises: UsageError on construction if the text is not an expression, or uses what expressions may not.
+    Raises: UsageError on construction if the text is not an expression, uses what expressions may not, or has a pattern
+    that is no regular expression, or too long.
     """
 
     def __init__(self, text: str, *, verbatim: bool = False, measure: Measure | None = None) -> None:
@@ -87,11 +89,11 @@ class Expression:
         ) = {}  # until a sample matches; None for more than MAX_VALUES_IN_MESSAGE
 
     def matches(self, sample: Sample, index: int = 0) -> bool:
-        """True if the expression is true for *sample*; False if it is false, or uses a field that the sample lacks.
+        """True if the expression is true for *sample*; False if it is false, or uses a value that the sample lacks.
 
         `index`: number of the sample in the input, from 0. Raises: SampleError, naming the sample, if the expression
         fails on its values; ExcessError, a SampleError, if it exceeds a limit; UsageError for a name that is no column
-        (`parse_column`), or if a pattern that it computes is no regular expression.
+        (`parse_column`), or if a pattern that it computes is no regular expression; StorageError if a file has changed.
         """
         try:
             return self._evaluate(lambda: sample, index, {})
@@ -103,13 +105,14 @@ class Expression:
     ) -> bool:
         """True if the expression is true for the sample that `read()` returns, number *index* (from 0) of the input.
 
-        `answers`: (function, field) -> result, used instead of the sample; None is the answer for a value that the
-        sample lacks. With *lenient*, the result is False if the expression fails on the sample or lacks a value; not if
-        it exceeds a limit, which may depend on the machine: that is an ExcessError.
+        `answers`: (function, field) -> result, used instead of the sample; None is the answer for a value or size that
+        the sample lacks; a fact whose answer is None is measured from the sample. With *lenient*, the result is False
+        if the expression fails on the sample or lacks a value; not if it exceeds a limit, which may depend on the
+        machine: that is an ExcessError.
 
-        Raises: without *lenient*, SampleError, naming the sample, if it fails or lacks a value; UsageError for a name
-        that is no column (`parse_column`), or if a pattern that the expression computes is no regular expression; the
-        errors of *read*, with *lenient* but for a SampleError.
+        Raises: ExcessError; SampleError, naming the sample, if it fails or lacks a value, unless *lenient*. With
+        *lenient*, too: UsageError for a name that is no column (`parse_column`), or if a pattern that the expression
+        computes is no regular expression; StorageError; the TarToolsErrors of *read*, except a SampleError.
         """
         try:
             return self._evaluate(read, index, answers, lenient)
@@ -174,9 +177,10 @@ class Expression:
     def lookup(self, name: str) -> tuple[Any] | None:
         """Return (value,) of the column *name* ("cls", "json:a.b") of the current sample; None if it has no value.
 
-        The current sample is that of the running `matches` or `evaluate`. Raises: LimitError if reading it exceeds the
-        steps of the evaluation; SampleError for a value that can't be read; UsageError if `parse_column` refuses the
-        name.
+        The current sample is that of the running `matches` or `evaluate`; an answer of a table is taken first. The
+        value is text, but in JSON, and for `__index__` and `__size__`, it keeps its type. It is recorded for messages.
+        Raises: LimitError if reading it exceeds the steps of the evaluation; SampleError for a value that can't be
+        read; StorageError if the file has changed; UsageError if `parse_column` refuses the name.
         """
         if ("field", name) in self._answers:
             value = self._answers["field", name]
@@ -206,8 +210,8 @@ class Expression:
     def _record_presence(self, name: str, is_present: bool) -> None:
         """Record in `unseen` and `fields_seen` that the current sample had *name*, if *is_present*, or not.
 
-        Do nothing if names are computed, since there may be many; and record no absence if a table gave answers for the
-        sample.
+        Do nothing if names are computed, since there may be many, or once a sample had *name*; and record no absence if
+        a table gave answers for the sample.
         """
         if name not in self._names_present and self.questions is not None:
             if is_present:
@@ -220,8 +224,8 @@ class Expression:
     def _record_value(self, values: dict[str, dict[Any, None] | None], name: str, value: Any) -> None:
         """Add *value* to the distinct values of *name* in *values*, in place, for messages.
 
-        Sets None instead for over 12 values (MAX_VALUES_IN_MESSAGE), a text of over 40 characters (MAX_VALUE_CHARS), a
-        value that is no text or number, and in an expression that computes names.
+        Sets None instead, which stays, for over 12 values (MAX_VALUES_IN_MESSAGE), a text of over 40 characters
+        (MAX_VALUE_CHARS), a value that is no text or number, and in an expression that computes names.
         """
         distinct = values.setdefault(name, {})
         if distinct is None or (isinstance(value, (str, int, float)) and value in distinct):
@@ -292,7 +296,11 @@ def _check_name(name: object) -> str:
 
 
 def _find_questions(node: ast.expr) -> list[Ask] | None:
-    """Return the questions of *node* about a sample, as (function, field), each once; None if a name is computed."""
+    """Return the questions of *node* about a sample, as (function, field), each once; None if a name is computed.
+
+    A plain name asks ("field", name), `key` for `__key__`; names of loops and of functions that are called ask nothing.
+    None, too, if a function of FIELD_FUNCTIONS does not get one argument.
+    """
     called = called_functions(node)
     names = (
         {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
@@ -385,7 +393,10 @@ def parse_expression(text: str, functions: Iterable[str]) -> ast.expr:
 
 
 def called_functions(node: ast.expr) -> list[tuple[str, list[ast.expr]]]:
-    """Return (name, arguments) of each function that the expression *node* calls; methods are left out."""
+    """Return (name, arguments) of each call of a function in the expression *node*; methods are left out.
+
+    Arguments with a keyword are left out, too.
+    """
     call_nodes = (part for part in ast.walk(node) if isinstance(part, ast.Call))
     return [(call.func.id, call.args) for call in call_nodes if isinstance(call.func, ast.Name)]
 
@@ -430,7 +441,7 @@ def json_advice(field: str, path: str) -> str:
 
 
 def _json_path_advice(node: ast.expr) -> str:
-    """Return advice for the first part of *node* such as json['class'] or json.width; "" if there is none.
+    """Return advice for the first part of *node* such as json['class'], json.width or cls.lower; "" if there is none.
 
     It is the end of a message: the text of `json_advice` in parentheses, after a blank.
     """
@@ -450,7 +461,7 @@ def _check_loop(loop: ast.comprehension) -> None:
 
 
 def _check_call(call: ast.Call, functions: tuple[str, ...], own: set[str]) -> None:
-    """Raise UsageError unless *call* calls one of *functions*, by name, or a method of ALLOWED_METHODS.
+    """Raise UsageError unless *call* calls one of *functions*, by name, or a method of ALLOWED_METHODS, without **.
 
     A function that takes the name of a field needs it in quotes, unless it is one of *own*, the names of loops.
     """

@@ -47,7 +47,8 @@ def join_batches(batches: Iterable[Batch], find: Find, how: FieldAddition, accou
     Samples without a partner are passed on if `how.keep_unmatched`, else left out, and counted so in *account*; nothing
     else is counted. Holds: two batches, 16 MiB of values (MAX_ADDED_BYTES), and those of 128 samples more
     (SAMPLES_IN_LOOKUP). Raises: SampleError, naming the sample, for a field in both inputs if `how.prefer` is None, for
-    a field twice in B, and for a member without a field; the errors of *find*.
+    a field twice in B, and for a member without a field beside others; StorageError if a file with samples has changed;
+    the errors of *batches*, *find* and `how.members`.
     """
     for batch in batches:
         values = _find_values(find, batch.keys)
@@ -97,7 +98,8 @@ def _add_to_batch(batch: Batch, values: Sequence[Any], lost: int, how: FieldAddi
     `values`: the payloads, None for a sample without a partner; `lost`: number of samples without a partner, which are
     left out, or kept if `how.keep_unmatched`. It can't be done if values are not payloads of one field, samples are
     over 64 KiB on average (MAX_JOINED_BATCH_BYTES) or not in one buffer, some have the field already or a member
-    without a field, or a key would come twice in a row.
+    without a field, or, where samples are left out, a key would come twice in a row. Raises: StorageError if the file
+    of the samples has changed.
     """
     field, keys = how.single(), batch.keys
     if field is None or batch.memory_size(0, len(batch)) > MAX_JOINED_BATCH_BYTES * len(batch):

@@ -45,7 +45,8 @@ class RowJoin(NamedTuple):
 
     `fold(name)`: returns the name of a field for comparison: it is equal for names that count as one.
     `keep_unmatched`: True to pass on rows of A without a partner; their columns of B are null.
-    `is_chosen(field)`: True for a field of B to add; None: all are added.
+    `is_chosen(name)`: True for a field of B to add, and for a column of values of B to add that is about no field;
+    None: all are added.
     `tmpdir`: folder of temporary files; None: the system's.
     """
 
@@ -66,11 +67,12 @@ def join_tables(
 ) -> PartnerFinder:
     """Write the table *output*: samples *a*, URLs of shards and tables, joined with *second*, B, by key.
 
-    Return the finder, which counted partners. Shards of A and B are indexed first. If *second* has samples, its
-    `chosen` fields replace `how.is_chosen`. Holds: *memory* bytes for the index of B, and 8 bytes a sample of A.
-    Raises: UsageError for choices of members that a table can't list, and for a column of values in A and B;
-    SampleError if no sample of B has a chosen field, for a key twice in B, and for a row without a key; the errors of
-    reading A and B.
+    Return the finder, which counted partners. Shards of A and B are indexed first. If *second* is a `SecondShards`,
+    `how.is_chosen` is not used: its `chosen` says which fields are added. Holds: *memory* bytes for the index of B, and
+    what `JoinedRows.batches` holds. Raises: UsageError if `chosen` renames a field or names alternatives, which a table
+    can't list, and for a column of values in A and B; SampleError if no sample of B has a chosen field, for a key twice
+    in B, for a row without a key, for a sample with one field in A and in B, and for chosen members that are not
+    adjacent; the errors of reading and indexing A and B; StorageError if the table can't be written.
     """
     indexing = Indexing(reading, 1)
     if isinstance(second, SecondShards):
@@ -114,7 +116,8 @@ def _keys_of_values(second: SecondRows, parts: list[TextValues | ParquetValues],
     """Yield (keys, packed row numbers) of the rows of values *second*, in batches.
 
     A `TextValues` or `ParquetValues` of each file is appended to *parts* before its keys are yielded; row numbers run
-    through all, from 0, each packed in 8 bytes, big-endian. *tmpdir*: folder of scratch files.
+    through all, from 0, each packed in 8 bytes, big-endian. *tmpdir*: folder of scratch files. Raises: SampleError for
+    text that is not UTF-8; StorageError if a scratch file can't be written; the errors of reading rows.
     """
     from tartools.formats.valuerows import ParquetValues, TextValues
 
@@ -136,7 +139,7 @@ def _spool_rows(second: SecondRows, url: str, form: str, spool: TextValues) -> I
     """Yield the keys of the rows of text in *url*, in batches, once their values are in *spool*.
 
     *second*: reads the rows. *form*: format of the text: tsv, csv or jsonl. Raises: SampleError, naming the file, for a
-    value that can't be kept; the errors of reading rows.
+    value that is not UTF-8; StorageError if *spool* can't be written; the errors of reading rows.
     """
     for keys, packed in second.read(url, form):
         try:
@@ -154,7 +157,7 @@ def _pack_numbers(first: int, count: int) -> list[bytes]:
 def keys_with_numbers(rows: RowInputs) -> Pairs:
     """Yield (keys, packed row numbers) of *rows*, the rows of B, in batches; the first row has number 0.
 
-    A packed number is 8 bytes, big-endian. Raises: SampleError for a row without key.
+    A packed number is 8 bytes, big-endian. Raises: SampleError for a row without key; the errors of reading rows.
     """
     first = 0
     for keys in _read_keys(rows, "B"):
@@ -165,7 +168,7 @@ def keys_with_numbers(rows: RowInputs) -> Pairs:
 def _read_keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
     """Yield the keys of *rows*, a list for each batch. *side*: "A" or "B", for messages.
 
-    Raises: SampleError for a row without a key.
+    Raises: SampleError for a row without a key; the errors of reading rows.
     """
     first = 0
     for batch in rows.batches([schema.KEY_COLUMN]):
@@ -178,9 +181,9 @@ def _read_keys(rows: RowInputs, side: str) -> Iterator[list[bytes]]:
 class JoinedRows:
     """The rows of *a*, joined with the rows of *b* that have the same keys, for writing them as a table.
 
-    `schema`: the unified schema of the joined rows. `catalog`: the shards of both. Iterate `batches` once.
-    Raises: UsageError if both have a column of values of one name; SampleError if `how.is_chosen` is given and B does
-    not list members.
+    *a* and *b* have one catalog, `catalog`, with the shards of both. `schema`: the unified schema of the joined rows.
+    Call `batches` once. Raises: UsageError if both have a column of values of one name; SampleError if `how.is_chosen`
+    is given and a set of shards of B has no list of members.
     """
 
     def __init__(self, a: RowInputs, b: RowInputs, how: RowJoin) -> None:
@@ -217,7 +220,7 @@ class JoinedRows:
         """Return the schema of B without members and values of fields that are not chosen.
 
         Sets of shards without a chosen field are left out, too. A column about no field stays if `is_chosen` accepts
-        its name. Raises: SampleError if B does not list members.
+        its name; the key and the row number stay. Raises: SampleError if a set of shards has no list of members.
         """
         pa = schema.import_arrow()
         fields, columns = schema.fields_of(self._b.schema), []
@@ -264,9 +267,10 @@ class JoinedRows:
 
         `find(keys)`: returns for each of *keys*, keys of A, the number of the row of B, in 8 bytes, big-endian, or
         None. Rows of A are counted in *account* as read, and those without a partner as left out, unless they are kept.
-        Warns by `warn_of_order` if B has samples in shards.
-        Holds: 8 bytes a row of A, and blocks of rows of B. Raises: SampleError for a row of A without a key, a sample
-        with one field in A and in B, and chosen members of B that are not adjacent.
+        At the end `warn_of_order` is called if B has samples in shards.
+        Holds: some 70 bytes a row of A while all keys of A are read first, 24 later; blocks of rows of B. Raises:
+        SampleError for a row of A without a key, a sample with one field in A and in B, and chosen members of B that
+        are not adjacent or not listed; StorageError for more than 2**32 rows; the errors of *find* and of reading rows.
         """
         import numpy as np
 
@@ -296,7 +300,8 @@ class JoinedRows:
         """Return the joined rows of *rows*, a batch of A, as a record batch.
 
         *has_partner*: array of booleans, one a row. *partners*: record batch of their rows of B, in order; None for no
-        row. Rows without a partner are left out, or get nulls if `keep_unmatched`.
+        row. Rows without a partner are left out, or get nulls if `keep_unmatched`. Raises: SampleError if a sample has
+        one field in A and in B, or chosen members that are not adjacent or not listed.
         """
         import numpy as np
 
@@ -317,8 +322,9 @@ class JoinedRows:
     def _narrow_rows(self, rows: Any) -> Any:
         """Return *rows* of B, a record batch, with the extents of the chosen members alone, which must be adjacent.
 
-        Shard and extent are null in rows without chosen members. Raises: SampleError if they are not adjacent, or if a
-        row does not tell where all its members are.
+        It has only the columns that the result takes from B, and in the columns of members only the chosen ones. Shard
+        and extent are null in rows without chosen members. Raises: SampleError if they are not adjacent, or if a row
+        does not tell where all its members are.
         """
         pa = schema.import_arrow()
         columns = {name: rows.column(name) for name in rows.schema.names if name in self._names}
@@ -378,7 +384,10 @@ class JoinedRows:
         )
 
     def _check_fields(self, rows: Any) -> None:
-        """Raise SampleError if a sample of *rows*, a joined record batch, has one field in A and in B."""
+        """Raise SampleError if a sample of *rows*, a joined record batch, has one field in A and in B.
+
+        Names are compared as `fold` returns them, such as jpg and JPG; two such fields in A alone are no error.
+        """
         import numpy as np
 
         counts = {name: np.zeros(len(rows), np.int32) for name in self._shared}
@@ -410,7 +419,7 @@ def _is_about_chosen(column: str, fields: Sequence[str], is_chosen: IsChosen) ->
 
 
 class _RowReader:
-    """Record batches as one sequence of rows, to take any number of rows at a time."""
+    """The rows of *batches*, record batches of one schema, as one sequence: `take` returns any number of them."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches

@@ -35,8 +35,8 @@ SAMPLE_OVERHEAD_BYTES = (
 def index_partners(batches: Pairs, memory: int, tmpdir: str | None) -> PartnersInMemory | PartnersOnDisk:
     """Read the second input (B); return an index of it: in memory if it fits into *memory* bytes, else in *tmpdir*.
 
-    `batches`: (keys, values) of adjacent samples; a value is bytes. Raises: SampleError if a key is there twice; the
-    errors of *batches*.
+    `batches`: (keys, values) of adjacent samples; a value is bytes, and no key has a NUL. Raises: SampleError if a key
+    is there twice; StorageError if a temporary file can't be written; the errors of *batches*.
     """
     numbers: dict[bytes, int] = {}
     stored_values: list[bytes] = []
@@ -108,8 +108,10 @@ def _first_repeated_key_error(before: list[bytes], keys: Sequence[bytes]) -> Sam
 class PartnersOnDisk:
     """An index by key, on disk, of the values of B, the second input of tarjoin: sorted records in blocks of a file.
 
-    *pairs*: (key, value), in any order. *memory*: bytes for sorting and for the first keys of the blocks. `example`:
-    the least key; None if B is empty. Raises: SampleError if a key is there twice.
+    *pairs*: (key, value), in any order, keys without NUL; all are read by the constructor. *memory*: bytes for sorting,
+    and for the first keys of the blocks. *tmpdir*: folder of the file, which has no name; None: the system's.
+    `example`: the least key; None if B is empty. Raises: SampleError if a key is there twice; StorageError if the file
+    can't be written; the errors of *pairs*.
     """
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]], memory: int, tmpdir: str | None) -> None:
@@ -144,9 +146,9 @@ class PartnersOnDisk:
     def _write(self, records: Iterator[bytes]) -> None:
         """Write sorted *records* to the file in blocks of up to 1,000 records and 64 KiB (MAX_BLOCK_BYTES).
 
-        Up to 8 records (MIN_BLOCK_RECORDS) are in a block, more only if the places of all blocks would else exceed a
-        quarter of the memory. The first keys and places of the blocks are kept in memory. Raises: SampleError if a key
-        is there twice.
+        A larger record is a block of its own. Up to 8 records (MIN_BLOCK_RECORDS) are in a block, more only if the
+        places of all blocks would else exceed a quarter of the memory. The first keys and places of the blocks are kept
+        in memory. Raises: SampleError if a key is there twice; StorageError if the file can't be written.
         """
         first = list(islice(records, 1))  # now all are counted
         max_records = min(

@@ -36,9 +36,12 @@ MIXED_SECOND_HINT = "B is shards and tables of samples, or files of rows (TSV, C
 class RowOptions(NamedTuple):
     """Options for B, the second input of tarjoin, as a file of rows; None: the option is not given.
 
-    *form*: "tsv", "csv", "jsonl" or "parquet", or "tar" if B is no file of rows; None: by the names of the files.
-    *key*: name of the column with keys. *encoding*: encoding of text. *dots*: "first" or "last", the dot that ends a
-    key if keys are names of files.
+    *form*: "tsv", "csv", "jsonl" or "parquet", or "tar" if B is no file of rows; None: by the names of the files, and
+    for others by their content.
+    *key*: name of the column with keys; None: `__key__`, or else `key`.
+    *dots*: "first" or "last", the dot that ends a key if keys are names of files; None: a single dot before the suffix
+    of a type.
+    *encoding*: encoding of text; None: UTF-8.
     """
 
     form: str | None = None
@@ -50,8 +53,8 @@ class RowOptions(NamedTuple):
 class PartnerFinder:
     """Finds samples of the second input by keys of the first, in the index *partners*, and counts missing partners.
 
-    *second*: the second input, which makes members of the values that `find` returns. Join by `find`, pass the joined
-    samples through `check_after`, then call `report_unmatched`.
+    *second*: the second input; its `members` takes values that `find` returns, if the index was made of its `batches`.
+    Join by `find`, pass the joined samples through `check_after`, then call `report_unmatched`.
     """
 
     def __init__(self, partners: PartnersInMemory | PartnersOnDisk, second: SecondRows | SecondShards) -> None:
@@ -79,7 +82,10 @@ class PartnerFinder:
         return values
 
     def _find_other_form(self, lost: Iterable[bytes]) -> None:
-        """Note the first of *lost*, keys that the second input lacks, that it has in another Unicode form."""
+        """Note the first of *lost*, keys that the second input lacks, that it has in another Unicode form.
+
+        Counts the keys that it looks up, which are not ASCII, in `_looked_up`.
+        """
         for key in lost:
             if not key.isascii():
                 self._looked_up += 1
@@ -91,7 +97,8 @@ class PartnerFinder:
     def check_after(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield *batches*, the joined samples; after the last, check the second input, B, before the commit.
 
-        Raises: SampleError if B lacks a chosen field in all joined samples; StorageError if a file of B has changed.
+        For rows nothing is checked. Raises, for shards: SampleError if a chosen field was in no joined sample of B, if
+        there was any; StorageError if a file of B has changed; the errors of *batches*.
         """
         with close_at_end(batches):
             yield from batches
@@ -101,8 +108,8 @@ class PartnerFinder:
         """Warn in *account*, after the join, of samples of the first (A) and second input (B) without a partner.
 
         Samples of A are mentioned only if they were *left_out* of the output. Warns, too, if B has a key of A in
-        another Unicode form. If no sample of A had a partner, that is an omission if they were *left_out*; else a
-        warning, but none if B is empty.
+        another Unicode form. If A has samples, and none had a partner, that is an omission if they were *left_out*;
+        else a warning, but none if B is empty.
         """
         lost, unmatched = self._unmatched_count if left_out else 0, self._partners.unused_count
         parts = []
@@ -149,8 +156,9 @@ def read_second(
 
     `rows`: options for B as files of rows. `chosen`: its columns or fields to add. `account`: gets warnings and
     omissions, no other counts.
-    Holds: *memory* bytes. Raises: SampleError if a key is in B twice; UsageError if *urls* has both shards and rows, or
-    shards with options for rows; the errors of reading B.
+    Holds: *memory* bytes; a larger index, and samples that are not in plain local files, are in unnamed files.
+    Raises: SampleError if a key is in B twice; UsageError if *urls* has both shards and rows, or shards with options
+    for rows; the errors of reading B; StorageError if a temporary file can't be written.
     """
     own = Account(account.say, account.quiet)
     account.progress.phase = Phase("reading B", account=own)
@@ -173,7 +181,7 @@ def check_no_rows(urls: Sequence[str]) -> None:
 def row_format_of(url: str) -> str | None:
     """Return the format of rows that the name *url* shows: tsv, csv or jsonl; None for any other name, or a command.
 
-    A suffix of a compression, as in `rows.csv.gz`, is ignored; `.ndjson` is jsonl, too.
+    Case and a suffix of a compression, as in `rows.csv.gz`, are ignored; `.ndjson` is jsonl, too.
     """
     name = Url(url).name.lower() if Url(url).scheme != "pipe" else ""
     return ROW_FORMATS.get(split_packed(name)[0].rpartition(".")[2])
@@ -185,8 +193,10 @@ def make_second(
     """Return a reader of the second input, *urls*: `SecondShards` of shards and tables of samples, or `SecondRows`.
 
     *rows*: options for files of rows. *chosen*: columns or fields to add. *account*: counts bytes and samples read.
-    *reading*: how shards are read.
-    Raises: UsageError if *urls* has both, or for shards with a key column, dots or an encoding in *rows*.
+    *reading*: how shards are read. A Parquet file has rows if `rows.key` is given or `rows.form` is "parquet"; without
+    both `lists_samples` decides.
+    Raises: UsageError if *urls* has both, or for shards with a key column, dots or an encoding in *rows*;
+    TarFormatError or StorageError if a file whose format has to be found can't be read.
     """
     forms = [rows.form or row_format_of(url) or ("parquet" if is_table(url) else "tar") for url in urls]
     for number, url in enumerate(urls if rows.key is None and not rows.form else ()):
@@ -203,10 +213,10 @@ def make_second(
 
 
 def lists_samples(url: str, chosen: ChosenColumns) -> bool:
-    """True if the Parquet file *url* is a table of samples with the *chosen* fields, rather than rows of values.
+    """True if the Parquet file *url* is a table of samples, by its columns, rather than rows of values.
 
-    False if it lacks columns of a table, or if a chosen word is one of its columns and no field; a table that does not
-    list its fields may have any.
+    False if it lacks columns of a table, and if it lists the fields of its samples and a word of *chosen* names one of
+    its columns, but no field. Raises: TarFormatError if it is damaged or no Parquet file; StorageError.
     """
     from tartools.tables import source
 
@@ -223,7 +233,7 @@ class SecondRows:
     """Reads the second input (B) as files of rows.
 
     *urls*, *forms*: the files, and the format of each: "tsv", "csv", "jsonl" or "parquet". *rows*: where their keys
-    are. *chosen*: the columns that become fields. *account*: counts bytes and files.
+    are. *chosen*: the columns that become fields. *account*: counts files read by `batches`, and bytes read of text.
     `files`: (URL, format) of each. `format`: a `RowFormat`, how rows become fields.
 
     Read all of `batches` first, then call `members` for each value to add.
@@ -250,7 +260,8 @@ class SecondRows:
     def read(self, url: str, form: str) -> Pairs:
         """Yield (keys, values) of adjacent rows of *url* alone: payloads of the `single` field, else packed fields.
 
-        *form*: its format: tsv, csv, jsonl or parquet.
+        *form*: its format: tsv, csv, jsonl or parquet. Raises: SampleError for a column of keys or of a chosen word
+        that is missing, and for a bad row; TarFormatError for a damaged file; StorageError.
         """
         if form == "parquet":
             from tartools.formats import parquetread
@@ -288,8 +299,8 @@ class SecondShards:
     """Reads the second input (B) as shards and tables of samples, *urls*; *chosen*: the fields to add.
 
     Read all of `batches` first, call `members` for each value to add, and `check` after the join. Samples that are not
-    in plain local files are copied to one scratch file. *account*: counts samples and bytes read. *reading*: how shards
-    are read.
+    in plain local files are copied to one unnamed file in `reading.tmpdir`. *account*: counts samples and bytes read.
+    *reading*: how shards are read.
     """
 
     def __init__(self, urls: Sequence[str], chosen: ChosenColumns, account: Account, reading: Reading) -> None:
@@ -305,6 +316,7 @@ class SecondShards:
         """Yield (keys, values) of adjacent samples: a value is a packed `Location`, for `members`.
 
         If `chosen.words` is empty (not None), so that keys alone are compared, each value is b"", not for `members`.
+        Raises: the errors of reading B; StorageError if the scratch file can't be written.
         """
         account = self._account
         with close_at_end(sample_batches := read_batches(self.urls, account, self._reading)):
@@ -332,7 +344,10 @@ class SecondShards:
             raise TarFormatError(help, url=error.url, offset=error.offset) from error
 
     def _places(self, batch: Batch) -> list[bytes]:
-        """Return the packed `Location` of each sample of *batch*: in a plain file, or copied to a temporary one."""
+        """Return the packed `Location` of each sample of *batch*: in a plain file, or copied to a temporary one.
+
+        Raises: StorageError if a file has changed, or the temporary one can't be written.
+        """
         shard_and_bounds = self._files.location_of(batch)
         if shard_and_bounds is None:
             return [self._files.store(sample).pack() for sample in batch]
@@ -347,7 +362,8 @@ class SecondShards:
         """Return the chosen members of the sample at *location*, renamed for the sample *key* that gets them.
 
         *location*: the packed `Location` that `batches` yielded for this key. A chosen field that it lacks is skipped.
-        Raises: SampleError if it has a field twice, or two of the chosen ones get one name.
+        They are in the order of the archive. Raises: SampleError if it has a field twice, or two of the chosen ones get
+        one name; StorageError if a file has changed.
         """
         sample = self._files.sample(key, Location.unpack(location))
         members, names = sample.members, sample.fields
@@ -364,7 +380,8 @@ class SecondShards:
     def check(self) -> None:
         """Raise StorageError if a file has changed; SampleError if one of the chosen fields was in no joined sample.
 
-        Call it after the join; fields are not checked if no sample was joined.
+        One of the alternatives of a word (a;b) is enough. Call it after the join; fields are not checked if no sample
+        was joined.
         """
         self._files.check()
         fields_seen = list(dict.fromkeys(name for names in self._fields for name in names))

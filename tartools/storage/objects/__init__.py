@@ -64,13 +64,18 @@ def open_read(url: str) -> Input:
 def open_write(url: str, force: bool) -> OutputStream:
     """Return an output that makes the object *url* at `commit`; unless *force*, that fails if the object exists.
 
-    Raises: UsageError if *url* does not name an object; StorageError if its store can't be written to.
+    Raises: UsageError if *url* does not name an object, or for an invalid `TARTOOLS_CACHE`; StorageError if its store
+    can't be written to, or for a scheme that can't be read.
     """
     return object_at(url).output(force)
 
 
 def remove(url: str) -> None:
-    """Remove the object *url*, if it exists. Raises: StorageError, also if nothing can be removed in its store."""
+    """Remove the object *url*, if it exists.
+
+    Raises: StorageError after the last attempt, or if nothing can be removed in its store; UsageError if *url* does not
+    name an object.
+    """
     call_with_retries(object_at(url).remove, url)
 
 
@@ -78,7 +83,7 @@ def exists(url: str) -> bool:
     """True if the object *url* exists; False if it does not, and without permission to look.
 
     A caller who may only write can go on then: the store accepts or refuses the write. Raises: StorageError after the
-    last attempt, or if the server can't tell.
+    last attempt, or if the server can't tell; UsageError if *url* does not name an object.
     """
     try:
         return call_with_retries(object_at(url).head, url) is not None
@@ -95,7 +100,10 @@ def fetch_range(
     the size is compared. *changed_message*: of the error if the object has another version now. *from_listing*: the
     version comes from a listing, so that a response without a version counts as the same.
 
-    Raises: StorageError after the last try, for another version, or if the object ends before *end*.
+    For an empty range a byte is requested all the same, to compare the version.
+
+    Raises: StorageError after the last try, for another version, or if the object ends before *end*; UsageError if
+    *url* does not name an object.
     """
     part = Range(begin, end, repeatable=True)
     _receive(part, url, version, changed_message, from_listing)
@@ -109,7 +117,7 @@ def fetch_into(buffer: memoryview, url: str, begin: int, version: str) -> None:
 
     *version*: the size in bytes, a blank, and a `Reply.version`, such as an ETag; with nothing behind the blank only
     the size is compared. Raises: StorageError after the last try, if the object has another version now, or ends before
-    *buffer* is full.
+    *buffer* is full; UsageError if *url* does not name an object.
     """
     _receive(Range(begin, begin + len(buffer), buffer, repeatable=True), url, version, TABLE_OUTDATED, False)
 
@@ -121,7 +129,8 @@ def _receive(part: Range, url: str, version: str, changed_message: str, from_lis
     the size is compared. *changed_message*: of the error if the object has another version now. *from_listing*: the
     version comes from a listing, so that a response without a version counts as the same.
 
-    Raises: StorageError after the last attempt, for another version, or if the object ends before *part* does.
+    Raises: StorageError after the last attempt, for another version, or if the object ends before *part* does;
+    UsageError if *url* does not name an object.
     """
     size, tag = size_in_version(version), version.partition(" ")[2]
     source = Pinned(

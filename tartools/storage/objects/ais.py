@@ -74,10 +74,10 @@ def _parse_url(url: str) -> _Location:
 
 
 def _trusted_certificates() -> Trust:
-    """Return the certificates to trust: the file or folder `AIS_CLIENT_CA`; unset: True, the default of `connections`.
+    """Return the certificates to trust: the file or folder `AIS_CLIENT_CA`; without it True, for the default ones.
 
-    False, to check none, if `AIS_SKIP_VERIFY_CRT`, or else `AIS_SKIP_VERIFY`, is one of `_TRUE`, in any case: "1",
-    "true", "yes", …
+    False, to check none, if `AIS_SKIP_VERIFY_CRT` is one of `_TRUE` ("1", "true", "yes", …; in any case); if it is not
+    set or empty, `AIS_SKIP_VERIFY` counts.
     """
     skip = os.environ.get("AIS_SKIP_VERIFY_CRT") or os.environ.get("AIS_SKIP_VERIFY", "")
     return skip.lower() not in _TRUE and (os.environ.get("AIS_CLIENT_CA") or True)
@@ -190,8 +190,8 @@ class _AisObject:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the object.
 
         AIStore has no conditional reads: *version* is not sent; the caller compares it with the version of the reply.
-        The reply has the version "" if *version* is "" and the server tells only a checksum of the range.
-        Raises: TransientError; StorageError.
+        The reply has the version "" if the server tells none, or if *version* is "" and it tells only a checksum of the
+        range. Raises: TransientError; StorageError.
         """
         headers = range_header(start, end)
         response = _request("GET", self.address(), self.url, "read", RANGE_STATUSES, bool(version), headers=headers)
@@ -214,9 +214,10 @@ class _AisObject:
         return checksum or tag if self._place.provider == "ais" else tag or checksum
 
     def _is_of_range(self, version: str) -> bool:
-        """True if *version* is the checksum of a range only, as in buckets with `enable_read_range`; asks by a HEAD.
+        """True if a HEAD tells another version: *version* is the checksum of a range, as with `enable_read_range`.
 
-        False, without a request, for a bucket in a store behind the cluster. Raises: TransientError; StorageError.
+        False if the HEAD fails with a status or tells no version, and without a request for a bucket in a store behind
+        the cluster. Raises: TransientError; StorageError.
         """
         if self._place.provider != "ais":
             return False
@@ -226,9 +227,9 @@ class _AisObject:
         return response.status == 200 and object_version not in ("", version)
 
     def head(self) -> ListedObject | None:
-        """Return size and time of the object, without a version; None if it does not exist.
+        """Return size and time of the object, None where the server tells none, without a version.
 
-        Raises: TransientError; StorageError.
+        None if the object does not exist. Raises: TransientError; StorageError, also if the bucket does not exist.
         """
         try:
             response = _request("HEAD", self.address(), self.url, "read", (200,))
@@ -239,7 +240,7 @@ class _AisObject:
         return ListedObject(self.url, http.content_length(response.headers), changed)
 
     def remove(self) -> None:
-        """Remove the object, if it exists. Raises: TransientError; StorageError."""
+        """Remove the object; no failure if it or its bucket does not exist. Raises: TransientError; StorageError."""
         _request("DELETE", self.address(), self.url, "remove", (*DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
@@ -267,8 +268,9 @@ class _AisMultipart:
     def put(self, data: bytearray) -> None:
         """Make the object of *data*, and check that the server has as many bytes; if not, remove the object.
 
-        Before the first attempt, unless *force*, it looks whether the object exists. Raises: ExistsError if it does;
-        TransientError; StorageError, also for another number of bytes.
+        The check is left out if `head` raises StorageError or tells no size. Before the first attempt, unless *force*,
+        it looks whether the object exists. Raises: ExistsError if it does; TransientError; StorageError, also for
+        another number of bytes, or if the object is missing afterwards.
         """
         self._check_absent()
         self._put(self._target.address(), data)
@@ -288,8 +290,9 @@ class _AisMultipart:
         """Send the last part if no earlier attempt has sent it, let the object appear, and compare its size.
 
         *number*, *offset*, *data*: of the last part. If an earlier attempt without a response has let the object
-        appear, that is no error. Raises: ExistsError; TransientError; StorageError, also for another size: then the
-        object is removed.
+        appear, that is no error. Before the first request to let it appear, unless *force*, it looks whether the object
+        exists. Raises: ExistsError if it does; TransientError; StorageError, also for another size: then the object is
+        removed, unless it is of an earlier attempt.
         """
         if number not in self._sent:
             self.part(number, offset, data)
@@ -320,7 +323,7 @@ class _AisMultipart:
         """Raise ExistsError if the object exists and may not be replaced: AIStore has no conditional writes.
 
         Looks only before the first request that may make the object appear. If this user may not look, it counts as
-        absent.
+        absent. Raises: TransientError; StorageError if it can't look for another reason.
         """
         if not self._force and not self._final:
             try:
@@ -334,6 +337,7 @@ class _AisMultipart:
     def _put(self, address: str, data: bytearray) -> None:
         """PUT *data* at the target that the proxy redirects *address* to; at *address* if it does not redirect.
 
+        An empty PUT before it asks for the target.
         Raises: TransientError; StorageError.
         """
         response = _request("PUT", address, self.url, "write", (*DONE_STATUSES, 307, 308), body=b"", follow=False)
@@ -346,8 +350,8 @@ def page(prefix: str, page_token: str, flat: bool) -> Page:
     """Return a page of the objects whose URLs begin with *prefix*; they have its query too, such as "?provider=aws".
 
     *page_token*: `Page.next` of the page before, JSON with the id of the listing and a token; "" for the first page.
-    *flat*: only objects without a slash behind *prefix*. The time of each is None; the version is its checksum, "" in a
-    store behind the cluster. Raises: TransientError; StorageError.
+    *flat*: only objects without a slash behind *prefix*. The time of each is None, a size that is not told 0; the
+    version is its checksum, "" without one and in a store behind the cluster. Raises: TransientError; StorageError.
     """
     place = _parse_url(prefix)
     uuid, token = json.loads(page_token) if page_token else ("", "")
@@ -355,7 +359,10 @@ def page(prefix: str, page_token: str, flat: bool) -> Page:
     column = "checksum" if place.provider == "ais" else ""  # the version of what is behind the cluster is not listed
 
     def parse_page(reply: Any) -> Page:
-        """Return the page that *reply*, the JSON of a response, describes."""
+        """Return the page that *reply*, the JSON of a response, describes.
+
+        Raises: LookupError, ValueError, TypeError or AttributeError if it is of another form.
+        """
         entries = [
             ListedObject(place.url(entry["name"]), int(entry.get("size") or 0), None, entry.get(column, ""))
             for entry in reply.get("entries") or ()

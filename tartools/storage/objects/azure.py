@@ -84,7 +84,8 @@ def _account() -> AzureAccount:
     connection string, or else AZURE_STORAGE_SERVICE_ENDPOINT, or else PROTOCOL://ACCOUNT.blob.SUFFIX, with https and
     core.windows.net unless the connection string names others. A connection string without AccountName: the name is the
     first part of the endpoint's host.
-    Raises: StorageError if both variables are missing, or one is malformed.
+    Raises: StorageError if both variables are missing, one is malformed, or the connection string names neither account
+    nor endpoint.
     """
     text = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "")
     name, endpoint = (os.environ.get(f"AZURE_STORAGE_{n}", "") for n in ("ACCOUNT", "SERVICE_ENDPOINT"))
@@ -223,7 +224,8 @@ def _request(
     request, by name. *body* is sent with its MD5. *pinned*: True if a version of the blob was read before, so that a
     missing blob was deleted meanwhile.
 
-    Raises: TransientError if there is no response, or a retry may help; StorageError for any other status.
+    Redirects are not followed. Raises: TransientError if there is no response, or a retry may help; StorageError for
+    any other status, an untrusted certificate, and without account or credentials.
     """
     try:
         account = _account()
@@ -251,8 +253,8 @@ def _status_error(response: Response, verb: str, pinned: bool, by_key: bool) -> 
 
     *verb* was requested. *pinned*: True if a version of the blob was read before, so that a missing blob was deleted
     meanwhile. *by_key*: the account's key signed the request; for the message. StorageError if the container is
-    missing, or the credentials are refused; to "write" ExistsError if the blob exists; NoPermissionError for 403; else
-    the error by `http.status_error`: TransientError if busy, for 404 to a "read" NotFoundError (*pinned*:
+    missing, or the credentials are refused; to "write" ExistsError if the blob exists; NoPermissionError for other 403;
+    else the error by `http.status_error`: TransientError if busy, for 404 to a "read" NotFoundError (*pinned*:
     ChangedError), …
     """
     url, code = response.url, response.headers.get("x-ms-error-code", "")
@@ -296,8 +298,8 @@ class _Blob:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is "".
 
-        For a range behind the end the body is empty; if that response has no size, size and version are those of
-        `head`. Raises: TransientError; StorageError.
+        For a range behind the end the body is empty. If a response has no size, size and version are taken from `head`,
+        if the blob exists. Raises: TransientError; StorageError.
         """
         headers = http.range_header(start, end) | ({"If-Match": version} if version else {})
         response = _request("GET", self.url, "read", RANGE_STATUSES, headers=headers, pinned=bool(version))
@@ -308,7 +310,11 @@ class _Blob:
         return reply
 
     def head(self) -> ListedObject | None:
-        """Return size, time and ETag of the blob; None if it does not exist. Raises: TransientError; StorageError."""
+        """Return size, time and ETag of the blob; None if it does not exist.
+
+        Size and time are None, the ETag "" if the server does not tell them. Raises: TransientError; StorageError, also
+        if the container does not exist.
+        """
         try:
             response = _request("HEAD", self.url)
         except NotFoundError:
@@ -319,7 +325,7 @@ class _Blob:
         return ListedObject(self.url, content_length(about), modified, about.get("ETag", ""))
 
     def remove(self) -> None:
-        """Remove the blob, if it exists. Raises: TransientError; StorageError."""
+        """Remove the blob; no failure if it or its container does not exist. Raises: TransientError; StorageError."""
         _request("DELETE", self.url, "remove", (202, *DONE_STATUSES, 404)).drain()
 
     def output(self, force: bool) -> Upload:
@@ -331,7 +337,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     """Return a page of the blobs whose URLs begin with *prefix*, in the order of the store.
 
     *token*: `Page.next` of the page before, "" for the first page. *flat*: only blobs without a slash behind *prefix*.
-    Raises: TransientError; StorageError.
+    Directories of a hierarchical account are left out. Raises: TransientError; StorageError.
     """
     container, start = bucket_and_name(prefix)
     query = {"restype": "container", "comp": "list", "prefix": start, "maxresults": str(PAGE_OBJECTS), "marker": token}
@@ -351,7 +357,8 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 def _entry_of_blob(container: str, blob: ET.Element) -> ListedObject | None:
     """Return a blob of a listing of *container*; None for a directory, which a hierarchical account lists like one.
 
-    Its version is the ETag in double quotes, as the header ETag has it; "" if it is missing.
+    Its version is the ETag in double quotes, as the header ETag has it; "" if it is missing. Size and time: None if
+    missing or invalid.
     """
     if blob.findtext("Properties/ResourceType") == "directory":
         return None
@@ -404,7 +411,8 @@ class _Blocks:
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Send the last block if no earlier attempt has sent it, and the list of blocks, which makes the blob appear.
 
-        *number*, *offset*, *data*: of the last block. Raises: ExistsError; TransientError; StorageError.
+        *number*, *offset*, *data*: of the last block. No error if an earlier attempt without a response has made the
+        blob. Raises: ExistsError; TransientError; StorageError.
         """
         if number not in self._numbers:
             self.part(number, offset, data)

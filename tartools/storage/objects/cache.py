@@ -55,7 +55,7 @@ class CachedVersion(NamedTuple):
     *url*, *version*: of the object, the URL without secrets and commit; "?" if the description is damaged.
     *size*: bytes of the object, 0 if the description is damaged; *stored_size*: bytes of its blocks on the disk, with
     checksums and unfinished blocks.
-    *last_read*: the time of the last read, in seconds since 1970; 0.0 if no block is stored.
+    *last_read*: the time of the last read or write of a block, in seconds since 1970; 0.0 if no block is stored.
     *folder*: the path of the blocks.
     """
 
@@ -101,7 +101,8 @@ class Cache:
     They have up to *budget* bytes, of all processes together, and one block of each process more. `entry` says where
     the blocks of a version are; before a block is written, `reserve` counts it. `entries` and `clear` are for the user.
 
-    Raises: ValueError if the folder belongs to another user, not root, who could put anything into it.
+    Raises: ValueError if the folder belongs to another user, not root, who could put anything into it. A folder that
+    does not exist is made later, for the first block; one that can't be looked up or made caches nothing.
     """
 
     def __init__(self, path: str, budget: int) -> None:
@@ -131,8 +132,8 @@ class Cache:
     def clear(self, url: str = "") -> int:
         """Remove the entries of *url* and of URLs below it, or all if it is ""; return their size in bytes on the disk.
 
-        *url*: as it was read, or as it is listed, without secrets and commit. Files that can't be removed stay, and are
-        counted.
+        *url*: as it was read, or as it is listed, without secrets and commit. Files that can't be removed stay, but the
+        result counts them. An entry whose description is damaged is removed only with all.
         """
         removed, url = 0, redacted(drop_commit(url))  # as descriptions have it
         for entry in self.entries():
@@ -146,7 +147,7 @@ class Cache:
     def reserve(self, size: int) -> bool:
         """Count *size* bytes as used, and return True; if they do not fit, count nothing, and return False.
 
-        They fit if all counted bytes are within the budget, and MIN_FREE_BYTES (1 GiB) of the disk stay free. With
+        They fit if with them all counted bytes are within the budget, and MIN_FREE_BYTES (1 GiB) stay free. With
         `TARTOOLS_CACHE_EVICT=old` the least recently read blocks are removed to make room. Raises: OSError.
         """
         evicting = os.environ.get("TARTOOLS_CACHE_EVICT") == "old"
@@ -164,13 +165,16 @@ class Cache:
             return fits
 
     def _fits(self, total: int, unwritten: int) -> bool:
-        """True if *total* bytes fit into the budget, and *unwritten* bytes leave MIN_FREE_BYTES on the disk."""
+        """True if *total* bytes fit into the budget, and *unwritten* bytes leave MIN_FREE_BYTES on the disk.
+
+        Raises: OSError.
+        """
         disk = os.statvfs(self.folder)
         return total <= self.budget and disk.f_bavail * disk.f_frsize >= unwritten + MIN_FREE_BYTES
 
     @contextmanager
     def _lock_count(self) -> Iterator[int]:
-        """Yield the descriptor of the file that counts the bytes in the cache, locked against other processes.
+        """Yield the descriptor of the file that counts the bytes in the cache, locked and open in the `with` block.
 
         The file and its folder are made if they are missing. Raises: OSError.
         """
@@ -237,10 +241,7 @@ def _read_number(fd: int) -> int | None:
 
 
 def _set_number(fd: int, number: int) -> None:
-    """Write *number*, or 0 if it is negative, as the whole content of the file *fd*, in the form of `_read_number`.
-
-    The form: decimal digits, with blanks before them to NUMBER_BYTES bytes.
-    """
+    """Write *number* (0 if negative) as all of the file *fd*: digits, with blanks before them to NUMBER_BYTES bytes."""
     os.pwrite(fd, b"%*d" % (NUMBER_BYTES, max(number, 0)), 0)
     os.ftruncate(fd, NUMBER_BYTES)
 
@@ -261,10 +262,10 @@ class CachedObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Return a reply with the bytes *start* to *end* (exclusive; None: to the last), read through the cache.
 
-        *version*: the version to read; "" requests the current one first. The cache is not used if the object has no
-        version or no size, or *start* is not before its end. Blocks are read and fetched while the body is read, which
-        raises StorageError.
-        Raises: TransientError; StorageError.
+        *version*: the version to read; "" requests the current one first. Its cached blocks are read without a request,
+        even if the object has another version by now. The reply is the one of *source* if the object has no version
+        or no size, *version* is neither cached nor the current one, or *start* is not before the end. Blocks are read
+        and fetched while the body is read, which raises StorageError. Raises: TransientError; StorageError.
         """
         version = version or self._request_version()
         size = self._size(version) if version else None
@@ -274,9 +275,9 @@ class CachedObject:
         return Reply(_Chunks(self._read(start, end, size, version)), start, end - start, size, version)
 
     def _request_version(self) -> str:
-        """Return the version of the object, by a request for its first byte; "" without versions or ranges.
+        """Return the version of the object, by a request for its first byte; "" without versions, ranges or a size.
 
-        Raises: TransientError; StorageError.
+        Keeps the size for `_size`. Raises: TransientError; StorageError.
         """
         reply = self._source.get(0, 1, "")
         try:
@@ -290,7 +291,7 @@ class CachedObject:
         return reply.version
 
     def _size(self, version: str) -> int | None:
-        """Return the size in bytes of this *version*, as the cache or the server says; None if neither has it.
+        """Return the size in bytes of this *version*, as the cache or the server says; None if neither tells it.
 
         Raises: TransientError; StorageError.
         """
@@ -337,7 +338,7 @@ class _Entry(NamedTuple):
 
         Fetched blocks end before number *last*, a cached block, or a block that another process fetches, and are stored
         if there is room. Each is its data without the checksum: CACHE_BLOCK_BYTES, fewer at the end of the object.
-        Raises: StorageError.
+        A block *first* that another process fetches is waited for. Raises: StorageError.
         """
         block = self._block_or_lock(first, wait=True)
         assert block is not None
@@ -363,8 +364,8 @@ class _Entry(NamedTuple):
     def _block_or_lock(self, number: int, *, wait: bool) -> memoryview | int | None:
         """Return the data of block *number* if it is cached, else the descriptor of its locked temporary file.
 
-        The descriptor is -1 if nothing can be stored. If another process has the lock: waits for it with *wait*, up to
-        the idle timeout, and then returns -1; else returns None.
+        The descriptor is -1 if nothing can be stored. If another process has the lock: with *wait* it waits for the
+        block, at most the idle timeout, after which it returns -1; without *wait* it returns None.
         """
         path = f"{self.folder}/{number}"
         while (block := self._read_block(path, min(CACHE_BLOCK_BYTES, self.size - number * CACHE_BLOCK_BYTES))) is None:
@@ -375,10 +376,10 @@ class _Entry(NamedTuple):
         return block
 
     def _lock(self, path: str, wait: bool) -> int | None:
-        """Return the descriptor of the temporary file *path*, locked; -1 on any failure.
+        """Return the descriptor of the temporary file *path*, made if it is missing, locked; -1 on any failure.
 
-        If another process has the lock: waits for it with *wait*, up to the idle timeout, and then returns -1; else
-        returns None.
+        If another process has the lock: with *wait* it waits at most the idle timeout, after which it returns -1;
+        without *wait* it returns None. The file may be renamed or removed by then: the caller compares (`_is_at`).
         """
         try:
             if _read_description(self.folder) is None:  # also after one that was killed before it had written that
@@ -411,7 +412,7 @@ class _Entry(NamedTuple):
         os.rename(path, os.path.join(self.folder, "object.json"))
 
     def _read_block(self, path: str, length: int) -> memoryview | None:
-        """Return the data, *length* bytes, of the block in the file *path*; None if it is missing.
+        """Return the data, *length* bytes, of the block in the file *path*; None if it is missing or can't be read.
 
         Sets its mtime, which is the time of the last read. A damaged block counts as missing, and is removed.
         """
@@ -431,7 +432,7 @@ class _Entry(NamedTuple):
     def _store_block(self, fd: int, number: int, block: memoryview) -> None:
         """Write *block* with its checksum into the temporary file *fd*, and rename that to *number*, if there is room.
 
-        Errors are ignored: then the block is not stored.
+        Does nothing if *fd* is -1. Errors are ignored: then the block is not stored.
         """
         path = f"{self.folder}/{number}"
         with suppress(OSError):  # a full disk, a folder that was removed
@@ -467,7 +468,7 @@ class _Chunks(Body):
         return bytes(self._next(max_bytes))
 
     def readinto(self, buffer: memoryview, /) -> int:
-        """Read up to `len(buffer)` bytes into *buffer*; return how many, 0 at the end."""
+        """Read up to `len(buffer)` bytes into *buffer*; return how many, 0 at the end. Raises: errors of *chunks*."""
         data = self._next(len(buffer))
         buffer[: len(data)] = data
         return len(data)

@@ -19,13 +19,16 @@ class Body(Protocol):
     """The bytes of a response, read as they come by `read` or `readinto`; `close` ends it, at the end or before."""
 
     def read(self, max_bytes: int, /) -> bytes:
-        """Return up to *max_bytes* bytes, b"" at the end. Raises: TransientError if the connection is cut or silent."""
+        """Return up to *max_bytes* bytes, b"" at the end.
+
+        Raises: TransientError if the connection is cut or silent; StorageError for what a retry does not help.
+        """
         ...
 
     def readinto(self, buffer: memoryview, /) -> int:
         """Read up to `len(buffer)` bytes into *buffer*; return how many, 0 at the end.
 
-        Raises: TransientError if the connection is cut or silent.
+        Raises: TransientError if the connection is cut or silent; StorageError for what a retry does not help.
         """
         data = self.read(len(buffer))
         buffer[: len(data)] = data
@@ -40,7 +43,7 @@ class Reply(NamedTuple):
     """A response to `Object.get`.
 
     *body*: the bytes, from byte *start* of the object on.
-    *start*: 0 if the server ignores ranges, else the first byte that was requested.
+    *start*: 0 if the server ignores ranges; else the first byte as the server states it, to be compared by the caller.
     *length*: the length of *body* in bytes, as the server states it; None if it does not.
     *size*: the size of the whole object in bytes; None if the server does not say it.
     *version*: the ETag or generation, a header line (web), a checksum or an mtime; it pins the object in later
@@ -77,7 +80,7 @@ class ListedObject(NamedTuple):
 class Page(NamedTuple):
     """One page of a listing.
 
-    *entries*: the objects.
+    *entries*: the objects; may be empty on any page.
     *next*: the token that requests the next page; "" on the last page.
     *is_sorted*: True if all pages are sorted by the UTF-8 bytes of the names.
     """
@@ -88,7 +91,7 @@ class Page(NamedTuple):
 
 
 class Object(Protocol):
-    """One object of a store, which need not exist. Each method but `output` makes one attempt of a request."""
+    """One object of a store, which need not exist. `get`, `head`, `remove` are one attempt each: the caller retries."""
 
     @property
     def url(self) -> str:
@@ -123,7 +126,8 @@ class Object(Protocol):
     def output(self, force: bool) -> OutputStream:
         """Return an output that makes the object at `commit`. It requests nothing before the first write.
 
-        Unless *force*, `commit` fails if the object exists by then, as far as the store can tell.
+        Unless *force*, `commit` fails if the object exists by then, as far as the store can tell. Raises: StorageError,
+        UsageError if it can be seen at once that nothing can be written there.
         """
         ...
 

@@ -43,7 +43,8 @@ class _HttpsPool(_CloseAfterRefusal, AWSHTTPSConnectionPool):  # type: ignore[mi
 def close_after_refusals(client: Any) -> None:
     """Let *client*, of botocore, close a connection whose request was refused before its body was sent.
 
-    Does nothing if this version of botocore keeps its connections elsewhere.
+    It holds for servers to which *client* has not connected yet. Does nothing if this version of botocore keeps its
+    connections elsewhere.
     """
     with suppress(AttributeError):  # no public way leads there: another botocore keeps its own pools
         client._endpoint.http_session._pool_classes_by_scheme.update(http=_HttpPool, https=_HttpsPool)

@@ -56,7 +56,7 @@ _lock: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
 def _server() -> str:
-    """Return the URL of the server, without a slash at the end: `STORAGE_EMULATOR_HOST`, or Google's.
+    """Return the URL of the server, without a slash at the end: `STORAGE_EMULATOR_HOST`; Google's if unset or empty.
 
     http:// is put before a variable without a scheme: HOST:PORT.
     """
@@ -67,10 +67,11 @@ def _server() -> str:
 def _request_token(
     url: str, method: str = "GET", body: Any = None, headers: Any = None, timeout: float | None = None, **_: object
 ) -> Any:
-    """Make a request for google.auth, which gets and renews tokens by it; return the response of urllib3.
+    """Make a request for google.auth, which gets and renews tokens by it; return the response in google.auth's type.
 
-    *url*, *method*, *body*, *headers*: of the request. *timeout*: in seconds; None: that of `TARTOOLS_TIMEOUT`. Other
-    arguments are ignored. Raises: TransportError if there is no response.
+    *url*, *method*, *body*, *headers*: of the request. *timeout*: in seconds; None or 0: by `TARTOOLS_TIMEOUT`. Other
+    arguments are ignored. Raises: TransportError of google.auth if there is no response; errors of `connections`;
+    UsageError for an invalid `TARTOOLS_TIMEOUT`.
     """
     limit: Any = timeout or Timeout(*timeouts())
     return Request(connections(url))(url, method, body, headers, limit)
@@ -131,7 +132,8 @@ def _request(
 
     *url* is for messages; *verb* ("read", "write", "list", "remove") and *pinned* choose the error for any other status
     (`_status_error`). *pinned*: True if a version of the object was read before, so that a missing object was deleted
-    meanwhile. Credentials that the server does not accept are renewed, up to MAX_RENEWALS times.
+    meanwhile. After a 401 the credentials are renewed, and the request is sent again, up to MAX_RENEWALS times.
+    Redirects are not followed.
 
     Raises: TransientError; StorageError, also for credentials.
     """
@@ -156,7 +158,8 @@ def _status_error(response: Response, verb: str, pinned: bool) -> Exception:
     *verb* was requested. *pinned*: True if a version of the object was read before, so that a missing object was
     deleted meanwhile. StorageError if the bucket is missing: for 404 to any verb but "read", or with "bucket does not
     exist" in the body; else the error by `http.status_error`: TransientError if busy, NoPermissionError for 403, for
-    404 NotFoundError (*pinned*: ChangedError), for 412 ExistsError to "write", else ChangedError, …
+    404 NotFoundError (*pinned*: ChangedError), for 412 ExistsError to "write", else ChangedError; StorageError for
+    any other status.
     """
     text, url = response.text(), response.url
     if response.status == 404 and (verb != "read" or "bucket does not exist" in text):
@@ -186,7 +189,8 @@ class _GsObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), of generation *version* unless it is "".
 
-        Raises: TransientError; StorageError.
+        Without bytes behind *start* the body is empty. Raises: TransientError; StorageError, also if the object or this
+        generation does not exist.
         """
         pinned = f"&generation={version}" if version else ""
         # Without this, objects with a Content-Encoding would be decompressed by the server, and have no ranges.
@@ -199,7 +203,8 @@ class _GsObject:
     def head(self) -> ListedObject | None:
         """Return size and time of the object, without a version; None if it does not exist.
 
-        Raises: TransientError; StorageError.
+        Size or time are None if the server does not tell them. Raises: TransientError; StorageError, also if the bucket
+        does not exist.
         """
         try:
             response = _request("GET", f"{_server()}{self._path}?fields=size,updated", self.url)
@@ -220,8 +225,8 @@ def _entry_of(url: str, about: dict[str, Any]) -> ListedObject:
     """Return the entry of the object *url*, which the JSON *about* describes.
 
     *about* may have: size, updated, generation, md5Hash, crc32c, as in the JSON API. The checksum is "MD5:" and
-    hexadecimal digits, or "CRC32C:" and these if md5Hash is missing. What is missing is None, or "" for version and
-    checksum.
+    hexadecimal digits, or "CRC32C:" and these if md5Hash is missing. Without size or updated, None takes their place;
+    without generation or checksums, "". Raises: ValueError, TypeError or AttributeError for values of another form.
     """
     size, updated = about.get("size"), about.get("updated")
     changed = datetime.fromisoformat(updated).timestamp() if updated else None
@@ -249,7 +254,10 @@ def page(prefix: str, token: str, flat: bool) -> Page:
     address = f"{_server()}/storage/v1/b/{escape_segment(bucket)}/o?{urlencode(query, errors='surrogateescape')}"
 
     def parse_page(response: Any) -> Page:
-        """Return the page that *response*, the JSON of a listing, describes."""
+        """Return the page that *response*, the JSON of a listing, describes.
+
+        Raises: LookupError, ValueError, TypeError or AttributeError if it is other JSON.
+        """
         entries = [_entry_of(f"gs://{bucket}/{about['name']}", about) for about in response.get("items", ())]
         return Page(entries, response.get("nextPageToken", ""))
 
@@ -277,9 +285,9 @@ class _Resumable:
     def put(self, data: bytearray) -> None:
         """Make the object of *data* by one request, and compare its MD5 or size with the sent data.
 
-        ExistsError is dropped if an earlier attempt had no response, and the object has these bytes.
-        Raises: ExistsError; TransientError; StorageError, also if the server stored other data: then the object is
-        removed.
+        If an earlier attempt failed, perhaps after it had made the object, an object with these bytes is no error.
+        Raises: ExistsError; TransientError; StorageError, also if the server stored other data: then it tries to remove
+        the object.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
         response = self._post(
@@ -308,9 +316,9 @@ class _Resumable:
     def _post(self, kind: str, body: Any, headers: dict[str, str], expected: tuple[int, ...]) -> Response:
         """Return the response to a POST that inserts the object; its status is one of *expected*.
 
-        *kind*: "media" for all data in *body*, "resumable" for a session. If the server does not know the condition
-        that no object exists, asks whether it does, and sends the request without the condition. Raises: ExistsError;
-        TransientError; StorageError.
+        *kind*: "media" for all data in *body*, "resumable" for a session. If the server refuses the condition that no
+        object exists (400 or 501), `head` looks for one, if this user may read; if it finds none, the request is sent
+        again without the condition, as all later ones are. Raises: ExistsError; TransientError; StorageError.
         """
         refusals = (400, 501) if self._condition else ()
         address = self._address(kind)
@@ -336,7 +344,7 @@ class _Resumable:
         """Send the last part, *data*, which makes the object appear, and compare the object with the sent data.
 
         *offset*: the byte of the object at which *data* begins; *number* is not used. Raises: ExistsError;
-        TransientError; StorageError, also if the object has other data: then it is removed.
+        TransientError; StorageError, also if the object has other data: then it tries to remove it.
         """
         self._send(offset, data, offset + len(data))
         self._require_stored(offset, data)
@@ -363,8 +371,8 @@ class _Resumable:
     def _require_stored(self, offset: int, data: bytearray) -> None:
         """Compare the MD5 of the stored object, or its size if the server does not tell the MD5, with the sent data.
 
-        These end in *data*, which begins at byte *offset*. Raises: TransientError; StorageError if they differ; then
-        the object is removed.
+        The sent data end in *data*, which begins at byte *offset*. Sizes are compared by `integrity.require_size`.
+        Raises: TransientError; StorageError if the object has other data, which it then tries to remove, or is missing.
         """
         self._update_digest(offset, data)
         stored = self._resource.get("md5Hash")
@@ -378,8 +386,9 @@ class _Resumable:
     def _send(self, offset: int, data: bytearray, total: int | None) -> None:
         """Send the bytes of *data*, which begins at byte *offset* of the object, that the session does not have.
 
-        *total*: the size of the object in bytes if this is the last part, else None. Raises: TransientError;
-        StorageError.
+        *total*: the size of the object in bytes if this is the last part, which completes it; else None.
+        Raises: TransientError, also if the server has stored none of these bytes; StorageError, also if it has
+        lost bytes before *offset*.
         """
         end, size = offset + len(data), "*" if total is None else str(total)
         stored = self._send_range(b"", f"bytes */{size}") if self._is_doubtful else offset
@@ -396,8 +405,8 @@ class _Resumable:
     def _send_range(self, body: Any, place: str) -> int | None:
         """Send *body* with the header Content-Range *place*; return how many bytes the session has, from the first on.
 
-        *place*: "bytes 0-9/*", "bytes 10-19/20", or "bytes */20" without a *body*. None if the object is complete.
-        Raises: TransientError; StorageError, also if the server has dropped the session.
+        *place*: "bytes 0-9/*", "bytes 10-19/20", or without a *body* "bytes */20" or "bytes */*". Returns None if the
+        object is complete. Raises: TransientError; StorageError, also if the server has dropped the session.
         """
         self._is_doubtful = True
         statuses, headers = (200, 201, 308, 404, 410), {"Content-Range": place}
@@ -415,7 +424,10 @@ class _Resumable:
 
 
 def _resource(response: Response) -> dict[str, Any]:
-    """Return the JSON object in *response*, which describes the stored object; {} if there is none, as of emulators."""
+    """Return the JSON object in *response*, which describes the stored object; {} if it has none, or can't be read.
+
+    Closes the response.
+    """
     try:
         resource = json.loads(response.text())
     except ValueError:

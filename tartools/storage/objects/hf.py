@@ -61,7 +61,7 @@ class HubPath(NamedTuple):
 
 
 def parse_hub_url(url: str) -> HubPath:
-    """Return the parts of the hf: URL *url*. Raises: UsageError if it names no data set."""
+    """Return the parts of the hf: URL *url*. Raises: UsageError if it names no data set, or "" as the revision."""
     match = re.fullmatch(_DATASET_URL, url, re.DOTALL)
     if not match or match[3] == "":
         raise UsageError(f"write {HF_URL_FORM}", url=url)
@@ -74,7 +74,7 @@ def server() -> str:
 
 
 def token() -> str:
-    """Return the token of the user: of `HF_TOKEN`, or of the file that `hf auth login` writes; "" if there is none."""
+    """Return the user's token: `HF_TOKEN`, or the file that `hf auth login` writes; "" without a readable one."""
     if env_token := os.environ.get("HF_TOKEN", "").strip():
         return env_token
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -104,8 +104,8 @@ HUB_CLIENT = Client(_credentials)
 def refusal_of_hub(status: int, headers: Mapping[str, str], place: HubPath, url: str) -> Exception | None:
     """Return the hub's own error in a response with *status* and *headers*; None if there is none, as for a plain 503.
 
-    NoPermissionError: gated; NotFoundError: no such file; OverloadError: 429 with RateLimit (the seconds to wait);
-    StorageError: no such data set or revision, or 401 (private, gated, missing). *place*, *url*: for messages.
+    NoPermissionError: gated; NotFoundError: no such file; OverloadError: 429 with nothing left by RateLimit (when to
+    retry); StorageError: no such data set or revision, any other 401. *place*, *url*: for messages.
     """
     code, user_token = headers.get("X-Error-Code", ""), token()
     if code == "GatedRepo":
@@ -156,7 +156,7 @@ _commits: dict[tuple[str, str, str], str] = {}  # by server, data set and revisi
 def current_commit(place: HubPath, url: str) -> str:
     """Return the commit that the revision of *place* is now, itself if it is one; one attempt. *url* is for messages.
 
-    Raises: TransientError; StorageError if there is no such data set or revision.
+    Raises: TransientError; StorageError, also if there is no such data set or revision.
     """
     if re.fullmatch(COMMIT_PATTERN, place.revision):
         return place.revision
@@ -177,16 +177,16 @@ def commit_of(place: HubPath, url: str) -> str:
 
 
 def pin_commit(url: str) -> str:
-    """Return the hf: URL *url* with the commit of `commit_of` as its revision. Raises: StorageError; UsageError."""
+    """Return the hf: URL *url* with `commit_of` as its revision, after retries. Raises: StorageError; UsageError."""
     place = parse_hub_url(url)
     commit = call_with_retries(lambda: commit_of(place, url), url)
     return f"hf://datasets/{place.repo}@{commit}/{place.path}"
 
 
 def entries_at(place: HubPath, revision: str, paths: Sequence[str], url: str) -> dict[str, ListedObject]:
-    """Return path -> entry for the *paths* that are files of *place* at *revision*; one attempt.
+    """Return path -> entry for each of *paths* that is a file of *place* at *revision*; without retries.
 
-    It has size and version, SHA-256 of LFS or Git's SHA-1. *url*: for messages. Raises: TransientError; StorageError.
+    Entries: as by `_files`. *url*: for messages. Raises: TransientError; StorageError, also without the revision.
     """
     entries: list[ListedObject] = []
     for first in range(0, len(paths), MAX_PATHS_IN_REQUEST):
@@ -196,7 +196,7 @@ def entries_at(place: HubPath, revision: str, paths: Sequence[str], url: str) ->
 
 
 def _files(place: HubPath, entries: list[dict[str, Any]]) -> list[ListedObject]:
-    """Return the files of *entries*, the hub's JSON: URL with `place.base`, size, version (LFS SHA-256, or SHA-1)."""
+    """Return the files of *entries*, the hub's JSON: URL, size, version (SHA-256 of LFS, or SHA-1), LFS checksum."""
     return [
         ListedObject(
             f"{place.base}/{about['path']}",
@@ -236,7 +236,7 @@ class _HubObject:
         )  # of a process the threads ask once
 
     def get(self, start: int, end: int | None, version: str) -> Reply:
-        """Request the bytes *start* to *end* (exclusive; None: to the last) of the file at its commit.
+        """Request the bytes *start* to *end* (exclusive; None: to the last) of the file at the commit of `commit_of`.
 
         *version* is not sent: the caller compares it with the reply's. Raises: TransientError; StorageError.
         """
@@ -257,8 +257,8 @@ class _HubObject:
     def _resolve(self, headers: dict[str, str]) -> tuple[tuple[str, str], Response | None]:
         """Ask the hub for the address of the file; return ((address, version), response).
 
-        *headers*: of the requests. An address on another server is kept, and the response is None; else the response of
-        the hub has the file. Raises: TransientError; StorageError.
+        *headers*: of the requests. An address on another server is kept, and the response is None; else it is the
+        hub's, with the file or an error status. Raises: TransientError; StorageError.
         """
         commit, path = commit_of(self._place, self.url), quote(self._place.path, errors="surrogateescape")
         address = f"{server()}/datasets/{quote(self._place.repo)}/resolve/{commit}/{path}"
@@ -277,13 +277,13 @@ class _HubObject:
         raise StorageError("too many redirects", url=self.url)
 
     def _reply(self, response: Response, start: int, version: str) -> Reply:
-        """Return the reply for *response* to a request from byte *start* on. Raises: the error that it reports."""
+        """Return the reply, of *version*, for *response* to a request from *start* on. Raises: the error it reports."""
         if response.status not in RANGE_STATUSES:
             raise failure_of_hub(response, self._place)
         return http.make_reply(response.status, response.headers, response, self.url, start, version)
 
     def head(self) -> ListedObject | None:
-        """Return size, version of the file in its branch now; None if missing. Raises: TransientError; StorageError."""
+        """Return the size and version that the file has now; None if missing. Raises: TransientError; StorageError."""
         place = self._place  # of a branch as it is now
         version = entries_at(place, place.revision, [place.path], self.url).get(place.path)
         return None if version is None else version._replace(url=self.url)
@@ -293,9 +293,9 @@ class _HubObject:
         _change(_Change(self._place, self.url, None, True))
 
     def output(self, force: bool) -> SentOutput:
-        """Return an output that is uploaded and committed at `commit`; that fails if the file exists, unless *force*.
+        """Return an output that `commit` uploads and commits by `_add`; that fails if the file exists, unless *force*.
 
-        Raises: StorageError if huggingface_hub is missing; UsageError if the URL names a commit.
+        Raises: StorageError without huggingface_hub or a scratch file; UsageError if the URL names a commit.
         """
         if find_spec("huggingface_hub") is None:
             message = f"a library for uploads to the hub is missing: {how_to_install('huggingface_hub')}"
@@ -306,10 +306,10 @@ class _HubObject:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return a page of the files whose URLs begin with *prefix*, at one commit, unordered; empty without the folder.
+    """Return a page of the files whose URLs begin with *prefix*, unordered; empty without the folder.
 
-    *token*: `Page.next` of the page before, "" for the first page. *flat*: only files without a slash behind *prefix*.
-    Raises: TransientError; StorageError.
+    *token*: `Page.next` of the page before; "" for the first page, at the current commit, which later pages keep.
+    *flat*: only files without a slash behind *prefix*. Raises: TransientError; StorageError; UsageError by *prefix*.
     """
     place = parse_hub_url(prefix)
     folder = place.path.rpartition("/")[0]
@@ -330,7 +330,7 @@ def page(prefix: str, token: str, flat: bool) -> Page:
 def _list_page(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
     """Return (files in the page of a listing of *place* at *address*, address of the next page, "" at the end).
 
-    Pages are remembered. Raises: NotFoundError if the folder does not exist; TransientError; StorageError.
+    *place*: its `path` is "". Pages are cached. Raises: NotFoundError without the folder; TransientError; StorageError.
     """
     response = ask(address, place, place.base, "list")
     entries = response.json(partial(_files, place))
@@ -349,7 +349,7 @@ def _list_page(address: str, place: HubPath) -> tuple[list[ListedObject], str]:
 class _Change(NamedTuple):
     """A change that a commit makes to the file *url*, whose parts are *place*.
 
-    *addition*: the new content, of huggingface_hub; None: remove it. *force*: an existing file may be replaced.
+    *addition*: a CommitOperationAdd, with the new content; None: remove it. *force*: an existing file may be replaced.
     """
 
     place: HubPath
@@ -380,7 +380,7 @@ def _add(place: HubPath, url: str, force: bool, sink: io.FileIO) -> None:
 
 
 def _change(change: _Change) -> None:
-    """Commit *change* now, or add it to the open block of `one_commit`."""
+    """Commit *change* now, or add it to the open block of `one_commit`. Raises: StorageError from the commit."""
     if _changes is None:
         _send([change])
     else:
@@ -389,9 +389,9 @@ def _change(change: _Change) -> None:
 
 @contextmanager
 def one_commit() -> Iterator[None]:
-    """Make one commit (for each branch) of all changes in the block at its normal end; after an error none.
+    """Make one commit for each branch of all outputs and removals in the block at its end; after an error in it none.
 
-    Changes are outputs that are committed, and removed files. Raises: StorageError, also if an output exists by then.
+    A block inside makes its own commits. Raises: StorageError, also if an output exists by then; earlier commits stay.
     """
     global _changes  # noqa: PLW0603
     before, _changes = _changes, []
@@ -409,7 +409,7 @@ def _branch(change: _Change) -> tuple[str, str]:
 
 
 def _upload(place: HubPath, url: str, addition: Any) -> None:
-    """Upload the content of *addition* to the hub, where it is invisible until a commit. Raises: StorageError."""
+    """Upload *addition* ahead of the commit, unless it is small. Raises: StorageError, also if .gitignore has it."""
     try:
         with _open_client(place, url) as client:
             client.preupload_lfs_files(place.repo, [addition], repo_type="dataset", revision=place.revision)
@@ -465,7 +465,7 @@ def _try_commit(changes: Sequence[_Change], parents: list[str]) -> None:
 
 @contextmanager
 def _open_client(place: HubPath, url: str) -> Iterator[Any]:
-    """Yield the client of huggingface_hub, and turn its errors into StorageError, or TransientError.
+    """Yield the client of huggingface_hub; turn all errors in the block into StorageError, or TransientError.
 
     *place*, *url*: for messages. Its log, which has signed addresses, and its progress bars are off meanwhile.
     """

@@ -119,7 +119,7 @@ class Response(contract.Body):
             raise StorageError(INVALID_REDIRECT, url=self.url) from None
 
     def text(self) -> str:
-        """Return the whole body of an error response as text, and close it; "" if it can't be read."""
+        """Return the whole body of an error response as text, and close it; "" if it is too long, or can't be read."""
         try:
             return read_all(self, self.url).decode("utf-8", "replace")
         except (TransientError, StorageError):
@@ -128,7 +128,7 @@ class Response(contract.Body):
     def json(self, parse: Callable[[Any], Result]) -> Result:
         """Return `parse(JSON of the body)`, and close the response.
 
-        Raises: TransientError; StorageError if it is not JSON, or *parse* fails by a value, lookup, type or attribute.
+        Raises: TransientError; StorageError if too long, no JSON, or *parse* fails by value, lookup, type, attribute.
         """
         try:
             return parse(json.loads(read_all(self, self.url)))
@@ -140,7 +140,7 @@ class Client(NamedTuple):
     """Makes HTTP requests, one attempt each, by `request`.
 
     *credentials*: called with an address and `moved`, returns the headers with credentials for it. `moved` is True if a
-    request without a body was redirected there by another server.
+    request without a body was redirected there from another server or scheme.
     *trust*: returns the argument *trust* of `connections`: True for the default, False for any, or a file or folder.
     """
 
@@ -159,8 +159,8 @@ class Client(NamedTuple):
     ) -> Response:
         """Return the response, of any status, to one request to *address*; its body is not read yet.
 
-        Messages name *url*. Redirects are followed, unless that would change the method, or *follow* is False.
-        Raises: TransientError without response; StorageError: untrusted certificate, bad address, too many redirects.
+        Messages name *url*. Redirects are followed, unless that would change the method, or *follow* is False. Raises:
+        TransientError without response; StorageError: certificate, address, proxy, redirects; UsageError: timeout.
         """
         before = address
         for _ in range(MAX_REDIRECTS + 1):
@@ -181,8 +181,8 @@ class Client(NamedTuple):
     ) -> Response:
         """Return the response, of any status, to one request to *address*; redirects are not followed.
 
-        Messages name *url*. *headers*: of the request; Content-Length is added to them if *body* is a file.
-        Raises: TransientError without a response; StorageError for an untrusted certificate or an invalid address.
+        *headers*: of the request; Content-Length is added to them if *body* is a file, which is sent from its begin.
+        Raises: as `request`, but InvalidUrlError for an invalid address or proxy. Messages name *url*.
         """
         times = timeouts()
         connect = times.idle if body else times.connect  # urllib3 uses the timeout for connecting while it sends
@@ -248,13 +248,13 @@ def request_error(
 
 
 def _server(address: str) -> str:
-    """Return "HOST:PORT" of *address*; without a port in it 443 for https, 80 for any other scheme."""
+    """Return "HOST:PORT" of *address*, a valid URL; without a port in it 443 for https, 80 for any other scheme."""
     parts = urlsplit(address)
     return f"{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield *error* and all its causes, from the outside in."""
+    """Yield *error* and its causes, contexts and exceptions in `args`, each once, from the outside in."""
     queue, visited = [error], set[int]()
     while queue:
         cause = queue.pop(0)
@@ -271,9 +271,9 @@ def is_busy(status: int) -> bool:
 
 
 def busy_error(status: int, code: str, after: str) -> TransientError:
-    """Return the error of a busy server: OverloadError if it limits requests (429, 503, a *code* of `_OVERLOADS`).
+    """Return the error of a busy server: OverloadError for 429, 503 or a *code* that begins with one of `_OVERLOADS`.
 
-    *code*: the server's name for it, such as "SlowDown", or ""; *after*: Retry-After, seconds or a date, or "".
+    *code*: the server's name for it, such as "SlowDown", or ""; *after*: Retry-After, seconds or a date; else unused.
     """
     when = None if after.isdecimal() else parse_date(after)
     seconds = float(after) if after.isdecimal() else None if when is None else max(when - time.time(), 0.0)
@@ -374,8 +374,8 @@ def make_reply(
     """Return the `Reply` of a response with *status* 200, 206 or 416 to a request for the bytes from *start* on.
 
     *body*, *version*: of the response; *headers*: by names in lower case; *url*: for messages. A Content-Range counts
-    with 200 too (AIStore up to 4.4). Without bytes, 206 and 416 have an empty body. Raises: StorageError for 206 with
-    bytes, but without a valid Content-Range. Source: RFC 9110, 14.4 and 15.5.17.
+    with 200 too (AIStore up to 4.4). 416, and 206 with Content-Length 0, have an empty body. Raises: StorageError for
+    any other 206 without a valid Content-Range. Source: RFC 9110, 14.4 and 15.5.17.
     """
     length = content_length(headers)
     content_range = headers.get("content-range", "")
@@ -406,7 +406,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 
     They make one attempt of a request, and follow no redirect. *trust*: a file or folder; False: any; True: by
     `REQUESTS_CA_BUNDLE` or `CURL_CA_BUNDLE`, else the system's and Mozilla's. Raises: StorageError if the certificates
-    can't be read, or the library for the proxy is missing; ValueError for a proxy that is no URL.
+    can't be read, or the library for the proxy is missing; ValueError for a proxy or an *address* that is no URL.
     """
     if trust is True:
         trust = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
@@ -420,7 +420,7 @@ def connections(address: str, trust: Trust = True) -> urllib3.PoolManager:
 def _connections(process: int, proxy: str, trust: Trust | None) -> urllib3.PoolManager:
     """Return the connections of the process *process* (a pid) by *proxy* ("": none); *trust*: None without encryption.
 
-    Raises: StorageError if the library for this kind of proxy is missing, or the certificates can't be read.
+    Raises: StorageError without the library for this kind of proxy, or readable certificates; ValueError for the proxy.
     """
     context = None if trust is None else _tls_context(trust)
     options: dict[str, Any] = {
@@ -462,7 +462,7 @@ def _tls_context(trust: Trust) -> ssl.SSLContext:
 def load_trusted(bundle: str, variables: str) -> ssl.SSLContext:
     """Return a TLS context that trusts only the certificates in the file or folder *bundle*.
 
-    *variables*: the environment variables that may name it, for messages. Raises: StorageError if they cannot be read.
+    *variables*: environment variables to name in messages. Raises: StorageError for a file without readable ones.
     """
     is_folder = os.path.isdir(bundle)
     try:

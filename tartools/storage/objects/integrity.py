@@ -43,7 +43,7 @@ def require_size(target: Object, sent: int) -> None:
     Nothing is compared if the store does not say the size, or `target.head()` raises a StorageError, as for a user who
     may only write.
 
-    Raises: TransientError; StorageError if the object is missing, or has another size: then it is removed.
+    Raises: TransientError; StorageError if the object is missing, or has another size: then it tries to remove it.
     """
     try:
         stored = target.head()

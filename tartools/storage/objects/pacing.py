@@ -26,9 +26,9 @@ RATE_SECONDS = 1.0  # of which requests are counted, to know their rate
 class Pacer:
     """The rate of requests to one server, shared by all threads; without limit while the server refuses none.
 
-    For each request call `start`, wait as many seconds as it returns, and after the response call `succeed`, or
-    `refuse` if the server limits requests. The limit ends MEMORY_SECONDS after a refusal has last lowered the rate.
-    *clock* returns seconds. `successes`: the number of requests that the server has carried out.
+    For each request call `start`, wait as many seconds as it returns, and after the response call `succeed`, `refuse`
+    if the server limits requests, or neither if the request failed otherwise. The limit ends MEMORY_SECONDS after a
+    refusal has last lowered the rate. *clock* returns seconds. `successes`: the number of calls of `succeed`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,7 +67,7 @@ class Pacer:
         Without a rate until now, it begins at half of the requests of the last second (RATE_SECONDS). *queued*: the
         time, by the clock, when `start` was called for the request. Requests that were queued before the rate was last
         lowered do not lower it again: they have the turns of the old rate. *after*: seconds for which the server asks
-        to wait, before the next turn; 0 if it does not.
+        to wait, before the next turn of any request; 0 if it does not. They count for these requests, too.
         """
         now = self._clock()
         with self._lock:
@@ -88,8 +88,8 @@ _pacers: dict[tuple[int, str], Pacer] = {}
 def pacer_of(url: str) -> Pacer:
     """Return the pacer of this process for the server of *url*.
 
-    There is one for each host and port of http: and https: URLs, and one for each other scheme, such as s3. Each
-    process has its own: a fork may not wait for a lock of its parent.
+    There is one for each host and port, as http: and https: URLs write them, and one for each other scheme, such as s3.
+    Each process has its own: a fork may not wait for a lock of its parent.
     """
     server = Url(url).scheme or ""
     if server in ("http", "https"):

@@ -17,7 +17,8 @@ REPLACED_WHILE_READ = "was replaced while it was being read"
 class Range:
     """The bytes *start* to *end* (exclusive; None: to the end of the object), and where they are received.
 
-    *end*: the first response to a `Pinned` object of unknown version changes it to the end of what that response has.
+    *end*: the first response to a `Pinned` object of unknown version changes it to the end of the bytes in that
+    response, or to None if the server ignores ranges.
     *buffer*: memory with room for all of them, or None.
     `destination`: if not None, memory for the next bytes, which are then not in `chunks`; used only without *buffer*.
     `chunks`: received bytes that the reader has not taken yet, as views of *buffer* or of new memory.
@@ -45,7 +46,8 @@ class Range:
         """Receive up to *max_bytes* bytes of the body of *reply*; return how many, 0 at its end.
 
         They go into `buffer`, behind the bytes received before, and `chunks` gets a view of them; else into
-        `destination`; else into new memory in `chunks`. The caller adds the number to `received`.
+        `destination`; else into new memory in `chunks`. The caller adds the number to `received`. Raises:
+        TransientError; StorageError.
         """
         buffer = self.destination if self.buffer is None else self.buffer[self.received :]
         data = buffer[: reply.body.readinto(buffer[:max_bytes])] if buffer else memoryview(reply.body.read(max_bytes))
@@ -57,9 +59,11 @@ class Range:
 class Pinned:
     """The object *source*, all of whose ranges, which `receive` gets, are of one version.
 
-    *size*, *version*: the size in bytes and the version to read; None for those of the first response. A size of -1
-    fails with every response that states a size. If *version* is "", only sizes are compared.
-    *has_ranges*: False if the server may send all of the object where a range was requested.
+    *size*, *version*: the size in bytes and the version to read; both None for those of the first response. With a
+    version, the size -1 stands for an unknown one: each response that states a size fails. If *version* is "", only
+    sizes are compared.
+    *has_ranges*: False if the server may send all of the object where a range was requested. Without a version, the
+    first response sets it.
     *from_listing*: True if the version comes from a listing: the server may not send it with the data, as emulators of
     GCS do.
     *changed_message*: of the error for another version.
@@ -89,11 +93,13 @@ class Pinned:
     def receive(self, part: Range, wait: Callable[[float], object] = time.sleep) -> Iterator[int]:
         """Receive the bytes of *part*, and resume where they were cut; yield the number of bytes received each time.
 
-        The end of *part* may be None only if the version is known. *wait* is called with the seconds until the next
-        attempt; it may raise, to give up.
+        The end of *part* may be None only if the version is known. An empty *part* is requested, too, to see that the
+        object is there. Bytes that are dropped and received anew are yielded again. *wait* is called with the seconds
+        until the next attempt, if any, before the first one only if the server limits requests; it may raise, to give
+        up.
 
-        Raises: StorageError after the last attempt, for another version, or for a cut if the version is not known and
-        *part* is not repeatable.
+        Raises: StorageError after the last attempt, for another version, for a failure that no retry helps, or for a
+        cut if the server gives no version and *part* is not repeatable; UsageError for an invalid `TARTOOLS_TRIES`.
         """
         attempts = Attempts(self.source.url, lambda: part.position)
         if part.repeatable and part.end is not None:
@@ -128,7 +134,7 @@ class Pinned:
     def _attempt(self, part: Range) -> Iterator[int]:
         """Receive the missing bytes of *part* from one response; yield the number of bytes received each time.
 
-        Raises: TransientError if the response ends too early; StorageError.
+        Sets `part.verified`. Raises: TransientError, also if the response ends too early; StorageError.
         """
         begin = part.position
         end = None if part.end is None else max(part.end, begin + 1)  # of nothing a byte: is the object there?
@@ -149,8 +155,9 @@ class Pinned:
     def _body(self, reply: Reply, part: Range) -> Iterator[int]:
         """Receive the body of *reply* into *part*; yield the number of bytes received each time.
 
-        Bytes before *part* are skipped if the server sends the object from its begin.
-        Raises: StorageError if a server with ranges, or one that stated this length, sends more.
+        Bytes before *part* are skipped if the server sends the object from its begin. It ends where the body does, even
+        before the end of *part*. Raises: TransientError; StorageError, also if a server with ranges, or one that stated
+        this length, sends more.
         """
         surplus = part.position - reply.start  # if the server began at 0
         while surplus and (count := len(reply.body.read(min(surplus, MAX_OBJECT_READ_BYTES)))):
@@ -172,8 +179,10 @@ class Pinned:
     def _pin_version(self, reply: Reply, part: Range) -> Reply:
         """Learn from the first response the object's size and version, and whether the server has ranges.
 
-        Returns the response to read: *reply*, or one to a new request for the whole object if no version pins the
-        parts. Sets `part.end` to the end of what that response has, None if that is not known.
+        Returns the response to read: *reply* if it has the range of *part*, and a version or all bytes to the end of
+        the object; `part.end` becomes the end of its bytes. Else the server counts as one without ranges, `part.end`
+        becomes None, and the response is that of the whole object: *reply*, or one to a new request. Raises:
+        TransientError; StorageError.
         """
         assert part.end is not None
         if reply.size is not None and reply.start == part.start:
@@ -193,7 +202,9 @@ class Pinned:
     def _check(self, reply: Reply, part: Range) -> None:
         """Compare *reply* with the pinned version and the range of *part*.
 
-        Raises: ChangedError for another version or size; TransientError for another range.
+        If a version is pinned, a response without one counts as another version, unless the pinned one comes from a
+        listing, or *part* is empty. A size that is not stated is not compared. Raises: ChangedError for another version
+        or size; TransientError for another range.
         """
         nothing = part.end == part.start
         silent = not reply.version and (self._from_listing or nothing)

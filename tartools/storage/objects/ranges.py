@@ -32,8 +32,8 @@ class Pace:
     """Decides how many ranges are requested at once: `window`. See docs/adr/0008.
 
     *beginning*: the first window; *max_window*: the largest. A window of 1 doubles when the reader has waited for two
-    ranges in a row, a larger one after each range that it waited for. Call `record_wait` each time the reader has
-    waited, and `record` at the end of each range.
+    ranges in a row, a larger one after each range that it waited for; it never shrinks. Call `record_wait` each time
+    the reader has waited, and `record` at the end of each range.
     """
 
     # A range "was waited for" if two things hold. The reader spent more than half of the time between two ranges
@@ -56,7 +56,7 @@ class Pace:
         """Adapt the window after a range that took *seconds* to receive, with *work* seconds of processor time.
 
         The range was waited for if *seconds* are more than BUSY_RATIO times *work*, and the seconds of `record_wait`
-        are more than half of the time since the last call.
+        are more than half of the time since the last call, or since this object was made.
         """
         now = time.monotonic()
         slow = 2 * self._waited > now - self._since and seconds > BUSY_RATIO * work
@@ -89,10 +89,12 @@ class RangedInput(Input):
     """The bytes of the remote object *source* from byte *start* on; a failure to read it is raised by `readinto`.
 
     *first*: bytes of the first request; each later one has twice as many as the one before, up to RANGE_BYTES. *size*,
-    *version*: the size in bytes and the version to read, any other is a failure; None for those of the first response.
+    *version*: the size in bytes and the version to read, any other is a failure; both None for those of the first
+    response.
 
-    Holds: up to RANGES_AHEAD + 1 ranges, if `TARTOOLS_READAHEAD` is not set; all inputs together MAX_SHARED_RANGES, and
-    up to 1 MiB for each that waits for its next bytes. Raises: UsageError for an invalid `TARTOOLS_READAHEAD`.
+    Nothing is requested before the first `readinto`. Holds: up to RANGES_AHEAD + 1 ranges, if `TARTOOLS_READAHEAD` is
+    not set; all inputs together MAX_SHARED_RANGES, and up to 1 MiB for each that waits for its next bytes. Raises:
+    UsageError for an invalid `TARTOOLS_READAHEAD`.
     """
 
     def __init__(
@@ -119,14 +121,17 @@ class RangedInput(Input):
 
     @property
     def is_framed(self) -> bool:
-        """False if the server does not state where the object ends, so that a truncated one is not noticed."""
+        """False if the server does not state where the object ends, so that a truncated one is not noticed.
+
+        True before the first response.
+        """
         return self._source.is_framed
 
     def readinto(self, view: memoryview, /) -> int:
         """Read up to `len(view)` bytes into *view*; return how many, 0 at the end.
 
-        Raises: StorageError, with the byte where reading failed; also for an object that was replaced, after `cancel`
-        or `close`, and in a fork of the process that opened it.
+        Raises: StorageError, if the transfer failed with the byte where; also for an object that was replaced, in a
+        fork of the process that opened it, and after `cancel` or `close`, when the rest of the last chunk was read.
         """
         if self._owner != os.getpid():
             raise StorageError("opened before a fork, so this process cannot read it", url=self._url)
@@ -148,7 +153,8 @@ class RangedInput(Input):
     def cancel(self) -> bool:
         """Stop all threads, and a `readinto` in another thread that waits for them; later reads fail.
 
-        Returns True; False if that `readinto` waits for the server, which can't be interrupted.
+        Bytes of the last chunk that are in memory can still be read. Returns True; False if a `readinto` waits for the
+        server itself, which can't be interrupted.
         """
         with self._changed:
             self._stopped = True
@@ -158,7 +164,8 @@ class RangedInput(Input):
     def close(self) -> None:
         """Stop reading, and give back the memory; do nothing in a fork of the process that opened it.
 
-        Threads that wait for a server end when it responds, or with the process.
+        Threads that wait for a server end when it responds, or with the process. So does a connection by which another
+        thread is reading.
         """
         if self._owner != os.getpid():  # where these threads are not, and one of them may have had the lock
             return
@@ -194,8 +201,8 @@ class RangedInput(Input):
     def _receive_directly(self, view: memoryview) -> int:
         """Receive the next bytes of the range that needs no thread into *view*; return how many.
 
-        Returns 0 at the end of the range, or if the bytes are in `_rest`, because *view* is short. Raises:
-        StorageError, and the same error again if it is called after that.
+        Returns 0 at the end of the range, or if the bytes are in `_rest`, because *view* is short. Raises: the errors
+        of `Pinned.receive`, and the same error at each later call; StorageError at calls after an interrupt.
         """
         if self._direct is None:
             part = self._make_part()
@@ -229,9 +236,10 @@ class RangedInput(Input):
     # ---- ahead: several ranges at once ----
 
     def _take_received(self) -> memoryview:
-        """Wait until a thread has received bytes of the first part; return them. Empty at its end, or after a stop.
+        """Wait until a thread has received bytes of the first part; return a chunk. Empty at its end, or after a stop.
 
-        Raises: the error with which the thread ended.
+        At its end the part is dropped, and the next ranges are started. Raises: the error with which the thread ended,
+        when all its chunks were returned.
         """
         part = self._parts[0]
         if not part.chunks:
@@ -255,7 +263,10 @@ class RangedInput(Input):
         return memoryview(b"")
 
     def _finish_part(self, part: _Part) -> None:
-        """Record the times of *part*, which was read to its end, adapt the window, and start the next ranges."""
+        """Record the times of *part*, which was read to its end, adapt the window, and start the next ranges.
+
+        Buffers that are not needed any more go back to the budget.
+        """
         self._pace.record(part.seconds, part.work)
         with self._changed:
             self._start_ranges()
@@ -264,7 +275,10 @@ class RangedInput(Input):
                 budget.release()
 
     def _start_ranges(self) -> None:
-        """Start threads for as many ranges as the window and the budget allow. The caller holds `_changed`."""
+        """Start threads for as many ranges as the window and the budget allow, none for a window of 1.
+
+        If no thread can be started, the window becomes 1. The caller holds `_changed`.
+        """
         window = self._pace.window
         while window > 1 and not self._stopped and self._has_more():
             under_way = sum(not part.is_done for part in self._parts)
@@ -317,7 +331,7 @@ class RangedInput(Input):
         return part
 
     def _has_more(self) -> bool:
-        """True if ranges remain that were not requested yet; False if the server ignores ranges."""
+        """True if ranges remain that were not requested yet, or may; False if the server ignores ranges."""
         size = self._source.size
         return self._source.has_ranges and (size is None or self._next < size)
 

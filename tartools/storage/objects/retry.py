@@ -35,7 +35,7 @@ class TransientError(Exception):
 
 
 class OverloadError(TransientError):
-    """The server limits requests: from now on, this process sends fewer requests a second to it."""
+    """The server limits requests: `Attempts.record_failure` lowers the rate of this process's requests to it."""
 
 
 class Timeouts(NamedTuple):
@@ -84,9 +84,9 @@ class Attempts:
     """Counts the attempts at one piece of work for *url*, and says how long to wait before the next one.
 
     `position()` returns the byte of the object that comes next; if it has moved by PROGRESS_BYTES or more since the
-    failure before, attempts are counted from 0 again. None: each attempt counts. For each attempt the caller waits the
-    seconds that `start` returns, makes the attempt, and calls `succeed`, or `record_failure` and waits the seconds that
-    it returns.
+    failure before, or since the begin, attempts are counted from 0 again. None: each attempt counts. For each attempt
+    the caller waits the seconds that `start` returns, makes the attempt, and calls `succeed`, or `record_failure` and
+    waits the seconds that it returns.
 
     Raises: UsageError for an invalid `TARTOOLS_TRIES`.
     """
@@ -101,7 +101,10 @@ class Attempts:
         self._successes, self._overloads = self._pacer.successes, 0
 
     def start(self) -> float:
-        """Return the seconds to wait before the next attempt, because the server limits requests: 0 if it does not."""
+        """Return the seconds to wait before the next attempt, because the server limits requests: 0 if it does not.
+
+        Each call takes one turn of `Pacer`.
+        """
         self._queued = time.monotonic()
         return self._pacer.start()
 
@@ -114,7 +117,7 @@ class Attempts:
 
         They are 75 to 100 % of FIRST_BACKOFF, doubled for each failure before, up to MAX_BACKOFF; or the `after` of
         *error* if that is longer. An `OverloadError` lowers the rate of requests to the server. While other requests to
-        it succeed, such failures do not add up, up to MAX_OVERLOADS for each attempt that is allowed.
+        it succeed, it makes all failures so far count as one, up to MAX_OVERLOADS times for each attempt allowed.
         Raises: StorageError after the last attempt, or if the server asks for more than MAX_RETRY_AFTER seconds.
         """
         offset = self._position() if self._position else None
@@ -145,7 +148,8 @@ def call_with_retries(work: Callable[[], Result], url: str, wait: Callable[[floa
     *wait* is called with the seconds until the next attempt, before the first one too if the server limits requests; it
     may raise, to give up.
 
-    Raises: StorageError after the last attempt; other errors of *work* and *wait*.
+    Raises: StorageError after the last attempt, or if the server asks for more than MAX_RETRY_AFTER seconds; UsageError
+    for an invalid `TARTOOLS_TRIES`; other errors of *work* and *wait*.
     """
     attempts = Attempts(url)
     while True:

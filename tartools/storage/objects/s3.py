@@ -80,9 +80,9 @@ class _Connection(NamedTuple):
 
 @functools.cache
 def _connection_of(process: int) -> _Connection:
-    """Return the client of the process with the pid *process*, made once, set up by the environment.
+    """Return the connection of the process *process* (a pid), made once, by the environment or boto3's default session.
 
-    Raises: StorageError if the trusted certificates can't be read; errors of botocore.
+    Raises: StorageError: certificates; UsageError: timeout; ValueError: endpoint; errors of botocore.
     """
     times = timeouts()
     config = Config(
@@ -118,7 +118,6 @@ def _checksum_parameter(endpoint: str, setting: str) -> str:
     """Return the parameter of PutObject and UploadPart that has the checksum of the data; "" for none.
 
     *endpoint*: URL of the server. *setting*: AWS_REQUEST_CHECKSUM_CALCULATION in lower case; "when_required": none.
-
     By TLS botocore sends its own checksum behind the data, in the encoding aws-chunked. Servers from before 2025 refuse
     that (Ceph 16: 411, Swift: 501), or store the framing with the data. Here the data are in memory, so a header has
     their checksum: MD5, which all servers know; CRC-32 for Amazon, whose directory buckets take no MD5.
@@ -129,7 +128,7 @@ def _checksum_parameter(endpoint: str, setting: str) -> str:
 
 
 def _check_length(response_dict: dict[str, Any], **_: object) -> None:
-    """Raise _BadLengthError for an object whose length is not a number, and close its connection.
+    """Raise _BadLengthError for an object whose stated length is not a number, and close its connection.
 
     Called by botocore with each response to GetObject, *response_dict*, before it reads that. botocore would raise
     ValueError, and leave the connection open until the garbage collector comes.
@@ -140,22 +139,22 @@ def _check_length(response_dict: dict[str, Any], **_: object) -> None:
 
 
 def _connection() -> _Connection:
-    """Return the client of this process: a fork must not share its connections."""
+    """Return the connection of this process: a fork must not share it. Raises: the errors of `_connection_of`."""
     with _lock[os.getpid()]:
         return _connection_of(os.getpid())
 
 
 def _client() -> Any:
-    """Return the client of botocore of this process."""
+    """Return the client of botocore of this process. Raises: the errors of `_connection_of`."""
     return _connection().client
 
 
 @contextmanager
 def _translate_errors(url: str, verb: str = "read", pinned: bool = False) -> Iterator[None]:
-    """Turn errors of botocore and urllib3 in the block into TransientError or StorageError, with *url*.
+    """Turn errors of botocore and urllib3, OSError and ValueError in the block into TransientError or StorageError.
 
-    *verb* ("read", "write", …) and *pinned* choose the error for a status (`_status_error`). *pinned*: True if a
-    version of the object was read before, so that a missing object was deleted meanwhile.
+    They have *url*, as a StorageError without one then has. *verb* ("read", "write", …), *pinned*: for `_status_error`;
+    *pinned*: True if a version of the object was read before, so that a missing object was deleted meanwhile.
     """
     try:
         yield
@@ -193,7 +192,8 @@ def _status_error(error: exceptions.ClientError, url: str, verb: str, pinned: bo
     """Return the exception for the error response *error* to a request for *url* (S3 API reference, Error responses).
 
     *verb*: "write" makes 412 an ExistsError, else ChangedError. *pinned*: True makes a missing object a ChangedError,
-    else NotFoundError. TransientError if a retry may help; 401, 403: NoPermissionError; else StorageError.
+    else NotFoundError. TransientError if a retry may help. 401, 403: NoPermissionError, but for refused credentials or
+    a wrong clock a plain StorageError, as for a missing bucket and all other responses.
     """
     name = _code(error)
     status, headers = _status(error), error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
@@ -258,7 +258,7 @@ class _S3Object:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), of the ETag *version* unless it is "".
 
-        Raises: TransientError; StorageError.
+        Without bytes behind *start* the body is empty. Raises: TransientError; StorageError, also for another ETag.
         """
         return self._get(start, end, version)[0]
 
@@ -286,7 +286,7 @@ class _S3Object:
     def head(self) -> ListedObject | None:
         """Return size and time of the object, without a version; None if it does not exist.
 
-        By a GET, because errors of a HEAD have no reason. Raises: TransientError; StorageError.
+        Size, time: None if not told. By a GET: errors of a HEAD have no reason. Raises: TransientError; StorageError.
         """
         try:
             reply, headers = self._get(0, 1, "")
@@ -366,11 +366,11 @@ class _S3Multipart:
         self._is_doubtful = False  # the request that makes the object appear was sent, perhaps without a response
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data* by one request; no error if an earlier attempt without a response has made it."""
+        """Make the object of *data* by one request; no error if an earlier attempt made it. Raises: as `complete`."""
         self._finish(0, data, functools.partial(self._put, data))
 
     def _put(self, data: bytearray, **condition: str) -> None:
-        """Make one request for the object of *data*, under *condition* (IfNoneMatch); check that the server has it."""
+        """Make the object of *data* by one request with *condition* (IfNoneMatch); check it. Raises: as `_complete`."""
         checksum = self._checksum(data)
         reply = _client().put_object(**self._place, **condition, **checksum, Body=http.Payload(data))
         if not self._is_stored(reply, data, checksum):
@@ -385,7 +385,7 @@ class _S3Multipart:
             }
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send part *number*, compare it with the reply's checksum, if any, and keep its ETag; *offset* is unused."""
+        """Send and check part *number*, and keep its ETag. *offset*: unused. Raises: TransientError; StorageError."""
         checksum = self._checksum(data)
         with _translate_errors(self.url, "write"):
             reply = _client().upload_part(
@@ -396,7 +396,7 @@ class _S3Multipart:
         self._parts[number] = {"PartNumber": number, "ETag": reply["ETag"]} | crc
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
-        """Send the last part if no earlier attempt has sent it, and let the object appear, unless one has done that.
+        """Send the last part if no earlier attempt has sent it, and make the object appear, if none has done that.
 
         *number*, *offset*, *data*: of the last part. Raises: ExistsError; TransientError; StorageError.
         """
@@ -407,7 +407,7 @@ class _S3Multipart:
     def _complete(self, size: int, **condition: str) -> None:
         """Make the object of the parts, under *condition* (IfNoneMatch); check its ETag, or that it has *size* bytes.
 
-        Source: S3 User Guide, "Checking object integrity".
+        Raises: TransientError; StorageError; botocore's errors. Source: S3 User Guide, "Checking object integrity".
         """
         parts = {"Parts": [part for _, part in sorted(self._parts.items())]}
         reply = _client().complete_multipart_upload(**self._place, **self._upload, **condition, MultipartUpload=parts)
@@ -430,7 +430,7 @@ class _S3Multipart:
 
         False if it proves nothing: an ETag is no MD5 if a key of KMS or of the client encrypts the object, or if it is
         not 32 hexadecimal digits. *number*: the part; None for a whole object.
-        Raises: StorageError if the server has other data; an object is removed then, a part is not.
+        Raises: StorageError if the server has other data; then it tries to remove an object, but not a part.
         """
         if CRC32 in checksum and reply.get(CRC32):
             sent, stored = checksum[CRC32], reply[CRC32]
@@ -450,10 +450,10 @@ class _S3Multipart:
         return True
 
     def _finish(self, offset: int, data: bytearray, make: Callable[..., None]) -> None:
-        """Call *make* by `_make_if_absent`; drop its error if an earlier attempt without a response made the object.
+        """Call *make* by `_make_if_absent`; drop the error that the object exists if an earlier call has made it.
 
-        It has: if the object exists, ends at the end of *data*, which begins at byte *offset*, and has these bytes
-        there. Raises: ExistsError; TransientError; StorageError.
+        It has if there was one, and the object ends at the end of *data*, which begins at byte *offset*, and has these
+        bytes there; then a missing upload is no error, either. Raises: ExistsError; TransientError; StorageError.
         """
         was_doubtful, self._is_doubtful = self._is_doubtful, True
         with _translate_errors(self.url, "write"):
@@ -472,7 +472,7 @@ class _S3Multipart:
         """Call `make(IfNoneMatch="*")`, which fails if the object exists; `make()` if the server does not know that.
 
         Looks before whether the object exists, if the server may ignore the condition. With *force* it only calls
-        `make()`. Raises: ExistsError; ClientError.
+        `make()`. Raises: ExistsError; other errors of *make*, not translated, and of `_require_absent`.
         """
         endpoint, condition = _client().meta.endpoint_url, {"IfNoneMatch": "*"}
         if self._force or endpoint in _unconditional:
@@ -489,12 +489,12 @@ class _S3Multipart:
             _unconditional.add(endpoint)
 
     def _require_absent(self) -> None:
-        """Raise ExistsError if the object exists; nothing if this user may not look."""
+        """Raise ExistsError if the object exists and this user may look. Raises: TransientError; StorageError."""
         with suppress(NoPermissionError):  # to read; the server may still take a write
             if self._target.head() is not None:
                 raise ExistsError(self.url)
 
     def abort(self) -> None:
-        """Drop the parts that were sent since `begin`. Raises: TransientError; StorageError."""
+        """Drop the upload of `begin` and its parts. Raises: TransientError; StorageError, also if there is none."""
         with _translate_errors(self.url, "write"):
             _client().abort_multipart_upload(**self._place, **self._upload)

@@ -36,7 +36,7 @@ POSIX_RENAME, FSYNC = b"posix-rename@openssh.com", b"fsync@openssh.com"
 
 
 def object_at(url: str) -> Object:
-    """Return the file *url*. Raises: UsageError without a host, or if it ends in a slash."""
+    """Return the file *url*. Raises: UsageError without a valid host and port, or if it ends in a slash."""
     _, path = parse_sftp_url(url)
     if path.endswith(b"/"):
         raise UsageError(f"write {SFTP_URL_FORM}", url=url)
@@ -46,7 +46,8 @@ def object_at(url: str) -> Object:
 def parse_sftp_url(url: str) -> tuple[Server, bytes]:
     """Return the server of *url*, and the path on it: relative to the home directory if it began with ~/.
 
-    Raises: UsageError if *url* has no host.
+    Any other path is absolute; both are percent-decoded. Raises: UsageError if *url* has no host, a port that is no
+    number, or a user or host that begins with "-".
 
     >>> parse_sftp_url("sftp://me@host:2222/data/a%20b.tar")
     (Server(host='host', user='me', port='2222'), b'/data/a b.tar')
@@ -64,10 +65,11 @@ def parse_sftp_url(url: str) -> tuple[Server, bytes]:
 
 @contextmanager
 def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
-    """Turn errors of the SFTP client in the block into TransientError or StorageError, with *url*.
+    """Turn errors of the SFTP client in the block into TransientError, or StorageError with *url*.
 
-    *verb* ("read", "write", …): the verb of the request, for messages. Of the statuses, NO_SUCH_FILE becomes
-    NotFoundError (to write a plain StorageError: no such folder), NO_PERMISSION NoPermissionError.
+    A ConnectionFailedError becomes a TransientError if it is `transient`, else a StorageError. A StatusError becomes
+    a StorageError: NotFoundError for NO_SUCH_FILE (but to "write" a plain one: no such folder), NoPermissionError for
+    NO_PERMISSION. *verb* ("read", "write", …): the verb of the request.
     """
     try:
         yield
@@ -91,7 +93,8 @@ def _translate_errors(url: str, verb: str = "read") -> Iterator[None]:
 class _RangeBody(Body):
     """The bytes *begin* to *end* (exclusive) of the open file *handle*, requested ahead by several requests at once.
 
-    *session*: the connection; *url* is for messages. It ends early if the file has become shorter.
+    *session*: the connection; *url* is for messages. The first requests are sent at once; `close` closes *handle*. It
+    ends early if the file has become shorter. Raises: ConnectionFailedError.
     """
 
     def __init__(self, session: Session, handle: bytes, begin: int, end: int, url: str) -> None:
@@ -106,20 +109,24 @@ class _RangeBody(Body):
         self._request_ahead()
 
     def _request_ahead(self) -> None:
-        """Send requests until MAX_REQUESTS_IN_FLIGHT are in flight, or all bytes are requested."""
+        """Send requests until MAX_REQUESTS_IN_FLIGHT are in flight, or all bytes are requested.
+
+        Raises: ConnectionFailedError.
+        """
         while len(self._requests) < client.MAX_REQUESTS_IN_FLIGHT and self._next < self._end:
             end = min(self._next + client.REQUEST_BYTES, self._end)
             self._requests.append((self._request(self._next, end), self._next, end))
             self._next = end
 
     def _request(self, begin: int, end: int) -> int:
-        """Request the bytes *begin* to *end*; return the number of the request."""
+        """Request the bytes *begin* to *end*; return the number of the request. Raises: ConnectionFailedError."""
         return self._session.request(client.READ, self._handle, struct.pack(">QI", begin, end - begin))
 
     def _receive(self) -> None:
-        """Receive the reply to the first request into `_chunk`, which stays empty at the end of the file.
+        """Receive the reply to the first request in flight into `_chunk`, which stays empty at the end of the file.
 
-        If a reply is shorter than its request, the missing bytes are requested again.
+        If a reply is shorter than its request, the missing bytes are requested again. Then further requests are sent,
+        but at the end of the file all are dropped. Raises: StatusError; ConnectionFailedError.
         """
         number, begin, end = self._requests.popleft()
         try:
@@ -157,7 +164,7 @@ class _RangeBody(Body):
         return count
 
     def close(self) -> None:
-        """Close the file. Replies that are still to come are dropped; nothing is waited for."""
+        """Close the file, once; errors are ignored. Replies that are still to come are dropped, not waited for."""
         if self._is_open:
             self._is_open = False
             for number, _, _ in self._requests:
@@ -166,7 +173,10 @@ class _RangeBody(Body):
 
 
 class _SftpFile:
-    """The file *url* on an SSH server: reads, removes and makes it, as a `contract.Object`."""
+    """The file *url* on an SSH server: reads, removes and makes it, as a `contract.Object`.
+
+    Raises: UsageError if *url* has no valid host and port.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -175,8 +185,9 @@ class _SftpFile:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last) of the file.
 
-        *version* is not sent: the caller compares it with the version of the reply, the mtime in seconds. Raises:
-        TransientError; StorageError.
+        *version* is not sent: the caller compares it with the version of the reply, the mtime in seconds ("" if the
+        server sends none). For a range behind the end the body is empty. Raises: TransientError; StorageError, also if
+        it is not a regular file, or the server sends no size.
         """
         with _translate_errors(self.url):
             session = client.session_of(self.server)
@@ -192,7 +203,10 @@ class _SftpFile:
         return Reply(body, start, last - start, size, _version(about))
 
     def _size(self, about: Attributes) -> int:
-        """Return the size in bytes in *about*. Raises: StorageError if it has none, or is of no regular file."""
+        """Return the size in bytes in *about*. Raises: StorageError if it has none, or is of no regular file.
+
+        Without a mode in *about* the file counts as a regular one.
+        """
         if about.mode is not None and not stat.S_ISREG(about.mode):
             kind = "a directory" if stat.S_ISDIR(about.mode) else "not a regular file"
             raise StorageError(f"this is {kind} on the server", url=self.url)
@@ -201,9 +215,10 @@ class _SftpFile:
         return about.size
 
     def head(self) -> ListedObject | None:
-        """Return size, mtime and version of the file, or of a directory of this name; None if neither exists.
+        """Return size, mtime and version of the file, or of a folder or device of this name; None if nothing has it.
 
-        Raises: TransientError; StorageError.
+        Size and mtime are None, the version is "", if the server does not send them. Links are followed. Raises:
+        TransientError; StorageError.
         """
         try:
             with _translate_errors(self.url):
@@ -218,7 +233,7 @@ class _SftpFile:
             client.session_of(self.server).ask(client.REMOVE, pack_string(self.path))
 
     def output(self, force: bool) -> Upload:
-        """Return an upload that makes the file at `commit`; unless *force*, that fails if the file exists."""
+        """Return an upload that makes the file at `commit`, which raises ExistsError if it exists, unless *force*."""
         return Upload(_SftpUpload(self, force))
 
 
@@ -231,10 +246,11 @@ def _version(about: Attributes) -> str:
 
 
 def page(prefix: str, token: str, flat: bool) -> Page:
-    """Return all files whose URLs begin with *prefix*, as one page, unordered; *token* is not used.
+    """Return all regular files whose URLs begin with *prefix*, as one page, unordered; *token* is not used.
 
-    *flat*: only files without a slash behind *prefix*. Links to files are followed, links to directories are not.
-    Raises: TransientError; StorageError.
+    *flat*: only files without a slash behind *prefix*. The page is empty if the folder does not exist. Links to files
+    are followed, links to directories are not. Raises: TransientError; StorageError, also if a subfolder can't be
+    listed; UsageError without a valid host and port.
     """
     server, path = parse_sftp_url(prefix)
     folder = path[: path.rfind(b"/") + 1]
@@ -250,8 +266,8 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
     """Yield (path, attributes) of the regular files in and below *folder* whose paths begin with *prefix*.
 
     *flat*: leave out the files in subfolders. *folder* ends in a slash, or is b"" for the home directory; nothing if it
-    does not exist. Links to files are followed, links to directories are not. Order: as the server lists them. Raises:
-    errors of *session*.
+    does not exist. Links to files are followed (the attributes are of the target), links to directories are not. Order:
+    as the server lists them. Raises: StatusError if a folder can't be listed; ConnectionFailedError.
     """
     for name, about in _entries(session, folder):
         path = folder + name
@@ -269,9 +285,10 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
 
 
 def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
-    """Return (name, attributes) of all entries of *folder*, with . and ..; none if it does not exist.
+    """Return (name, attributes) of all entries of *folder*, as the server lists them; [] if it does not exist.
 
-    Raises: StatusError; ConnectionFailedError.
+    Most servers list . and .. too. Links have their own attributes. b"" is the home directory. Raises: StatusError;
+    ConnectionFailedError.
     """
     entries: list[tuple[bytes, Attributes]] = []
     try:
@@ -301,10 +318,10 @@ def _entries(session: Session, folder: bytes) -> list[tuple[bytes, Attributes]]:
 
 
 class _SftpUpload:
-    """The requests of an upload of *target* by SFTP, as an `uploads.Target`: `put`; or `part`, `complete`.
+    """The requests of an upload of *target* by SFTP, as an `uploads.Target`: `put`; or `part`, `complete`; or `abort`.
 
-    The file has a temporary name in the same folder, .NAME.XXXXXXXX.tmp with random hexadecimal digits, until it is
-    complete. *force*: replace an existing file.
+    The file has a temporary name in the same folder, .NAME.XXXXXXXX.tmp with up to 100 bytes of its name and random
+    hexadecimal digits, until it is complete. *force*: replace an existing file.
     """
 
     workers = 2  # so that the connection has something to send while a part is confirmed
@@ -322,7 +339,8 @@ class _SftpUpload:
     def put(self, data: bytearray) -> None:
         """Write the temporary file with all of *data*, and rename it; remove it after a StorageError.
 
-        Raises: ExistsError; TransientError; StorageError.
+        After a TransientError it stays, for the next attempt. Raises: ExistsError if the output exists, unless *force*;
+        TransientError; StorageError.
         """
         try:
             self.complete(1, 0, data)
@@ -345,8 +363,9 @@ class _SftpUpload:
     def complete(self, number: int, offset: int, data: bytearray) -> None:
         """Write the last part, *data*, and rename the file, unless an earlier attempt without a reply has done it.
 
-        *offset*: the byte of the file at which *data* begins. Raises: ExistsError; TransientError; StorageError, also
-        if the server has stored another number of bytes.
+        *number* is not used; *offset*: the byte of the file at which *data* begins. The temporary file stays after a
+        failure. Raises: ExistsError if the output exists, unless *force*; TransientError; StorageError, also if the
+        server has stored another number of bytes.
         """
         size = offset + len(data)
         with _translate_errors(self.url, "write"):
@@ -367,8 +386,9 @@ class _SftpUpload:
     def _write(self, session: Session, offset: int, data: bytearray, last: bool) -> int | None:
         """Write *data* at byte *offset* of the temporary file; return its size in bytes if this is the *last* part.
 
-        None if it is not, or if the server does not state the size. After the last part the file is flushed to the
-        server's disk, if the server can do that and `TARTOOLS_FSYNC` is not 0. Raises: errors of *session*.
+        None if it is not, or if the server does not state the size. A missing file is made. After the last part it is
+        flushed to the server's disk, if the server can do that and `TARTOOLS_FSYNC` is not 0. Raises: StatusError;
+        ConnectionFailedError.
         """
         handle = session.open(self._temporary, client.FOR_WRITING | client.CREATE)
         view, requests = memoryview(data), deque[int]()
@@ -395,7 +415,8 @@ class _SftpUpload:
     def _is_renamed(self, session: Session, size: int) -> bool:
         """True if the temporary file is gone and the output exists, as after our rename; False if the former exists.
 
-        Raises: StatusError if neither file exists; StorageError if the output has other than *size* bytes.
+        Raises: StatusError if neither file exists; StorageError if the output has other than *size* bytes;
+        ConnectionFailedError.
         """
         try:
             session.ask(client.STAT, pack_string(self._temporary))
@@ -411,8 +432,9 @@ class _SftpUpload:
     def _rename(self, session: Session) -> None:
         """Give the temporary file the name of the output.
 
-        With *force*, an existing output is replaced in one step, or removed before if the server can't do that.
-        Raises: ExistsError if it exists (unless *force*); StatusError.
+        With *force*, an existing output is replaced in one step, or removed before if the server can't do that. Raises:
+        ExistsError if it exists (with *force* only if the server could not remove it); StatusError;
+        ConnectionFailedError.
         """
         names = pack_string(self._temporary), pack_string(self._path)
         if self._force and POSIX_RENAME in session.extensions:

@@ -67,7 +67,7 @@ class StatusError(Exception):
 class Server(NamedTuple):
     """The *host*, *user* and *port* of a URL, as the user writes them; "" where ssh's configuration decides.
 
-    An IPv6 *host* is without brackets.
+    All are text; *host* is not empty. An IPv6 *host* is without brackets.
     """
 
     host: str
@@ -78,8 +78,8 @@ class Server(NamedTuple):
     def command(self) -> list[str]:
         """The words of the command line of ssh that runs the SFTP subsystem of this server.
 
-        With -o for each of `SSH_OPTIONS` and ConnectTimeout, -p and -l for port and user if there are any: ssh
-        -oBatchMode=yes … -p PORT -l USER -s -- HOST sftp.
+        With -o for each of `SSH_OPTIONS` and ConnectTimeout (the timeout to connect in whole seconds, at least 1), -p
+        and -l for port and user if there are any: ssh -oBatchMode=yes … -p PORT -l USER -s -- HOST sftp.
         """
         options = [f"-o{option}" for option in (*SSH_OPTIONS, f"ConnectTimeout={max(int(timeouts().connect), 1)}")]
         options += ["-p", self.port] if self.port else []
@@ -101,7 +101,8 @@ class Attributes(NamedTuple):
 class Packet:
     """A packet of the protocol: its *kind*, a number such as STATUS_REPLY, and *data*, from which fields are taken.
 
-    Methods that take a field raise ConnectionFailedError if the packet ends before it does.
+    *data*: the bytes behind the kind. Each field is taken once, in order. Methods that take a field raise
+    ConnectionFailedError if the packet ends before it does.
     """
 
     def __init__(self, kind: int, data: memoryview) -> None:
@@ -117,7 +118,7 @@ class Packet:
         return self._take(self.take_number())
 
     def take_attributes(self) -> Attributes:
-        """Take the next field, the attributes of a file (section 5), and return them."""
+        """Take the next field, the attributes of a file (section 5), and return them; owner and atime are dropped."""
         size = mode = modified = None
         flags = self.take_number()
         if flags & HAS_SIZE:
@@ -154,9 +155,10 @@ class Session:
     """A connection to *server*, made at once, which all threads of this process share.
 
     `request` sends a request, and `reply` waits for its reply; `ask` does both. `extensions`: the extensions of the
-    server, name -> version.
+    server, name -> version, as bytes.
 
-    Methods that send or wait raise ConnectionFailedError if there is no connection (any more).
+    Methods that send or wait raise ConnectionFailedError if there is no connection (any more). Raises, when it is made:
+    ConnectionFailedError; StorageError if there is no temporary file for the messages of ssh.
     """
 
     def __init__(self, server: Server) -> None:
@@ -181,7 +183,10 @@ class Session:
         self.extensions = self._greet()
 
     def _greet(self) -> Mapping[bytes, bytes]:
-        """Exchange versions; return the extensions of the server by name. Raises: ConnectionFailedError."""
+        """Exchange versions; return the extensions of the server, name -> version. Raises: ConnectionFailedError.
+
+        The server's version of the protocol is not compared.
+        """
         limits = timeouts()
         with suppress(OSError):  # ssh has ended; what it has written says why
             self._socket.send(struct.pack(">IBI", 5, INIT, 3))
@@ -197,15 +202,15 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        """True until the connection failed or was closed."""
+        """True until `close` was called, or a method noticed that the connection failed."""
         return self._failure is None
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection: methods that send or wait fail from now on. Does nothing in a fork."""
         self._fail("the connection was closed", True, 0.0)
 
     def forget(self) -> None:
-        """In a fork: close the inherited socket without a message to the server."""
+        """In a fork: close the inherited socket without a message to the server; the session can't be used there."""
         self._socket.close()
 
     # ---- requests ----
@@ -224,7 +229,8 @@ class Session:
     def reply(self, number: int) -> Packet:
         """Wait for the reply to the request *number*, and return it; each reply can be waited for once.
 
-        Raises: ConnectionFailedError, also if no byte comes for the idle timeout; StatusError for every status but OK.
+        The request's number is already taken from it, as is the code of a status. Raises: ConnectionFailedError, also
+        if no byte comes for the idle timeout, which ends the connection; StatusError for every status but OK.
         """
         with self._changed:
             while (packet := self._replies.pop(number, None)) is None:
@@ -241,8 +247,8 @@ class Session:
     def ask(self, kind: int, *fields: bytes) -> Packet:
         """Send a request of *kind* with *fields*, wait for its reply, and return that.
 
-        *fields*: bytes as the protocol has them, joined; strings by `pack_string`.
-        Raises: ConnectionFailedError; StatusError for every status but OK.
+        *fields*: bytes as the protocol has them, joined; strings by `pack_string`. The request's number is already
+        taken from the reply. Raises: ConnectionFailedError; StatusError for every status but OK.
         """
         return self.reply(self.request(kind, *fields))
 
@@ -260,7 +266,7 @@ class Session:
         return pack_string(bytes(self.ask(OPEN, pack_string(path), struct.pack(">II", flags, 0)).take_bytes()))
 
     def close_soon(self, handle: bytes) -> None:
-        """Close the open file *handle* without waiting for the reply; errors are ignored."""
+        """Close the open file *handle* (from `open`) without waiting for the reply; errors are ignored."""
         with suppress(ConnectionFailedError):
             self.ignore(self.request(CLOSE, handle))
 
@@ -269,7 +275,8 @@ class Session:
     def _receive_one(self) -> None:
         """Receive one packet, and keep it for the thread that waits for its number, unless it is to be ignored.
 
-        The caller holds `_changed`, which is released meanwhile. Raises: ConnectionFailedError.
+        The caller holds `_changed`, which is released meanwhile; all threads that wait are woken. Raises:
+        ConnectionFailedError. Any other error, such as KeyboardInterrupt, ends the connection.
         """
         self._receiving = True
         self._changed.release()
@@ -291,14 +298,20 @@ class Session:
             self._replies[number] = packet
 
     def _receive(self, seconds: float) -> Packet:
-        """Return the next packet, whose bytes come at most *seconds* apart. Raises: ConnectionFailedError."""
+        """Return the next packet, whose bytes come at most *seconds* apart.
+
+        Raises: ConnectionFailedError, which ends the connection, also for a size that no packet has (0, over 1 MiB).
+        """
         size, kind = struct.unpack(">IB", self._receive_bytes(5, seconds))
         if not 1 <= size <= MAX_PACKET_BYTES:
             raise self._fail("the server does not speak SFTP (does its shell print something at the start?)", False)
         return Packet(kind, memoryview(self._receive_bytes(size - 1, seconds)))
 
     def _receive_bytes(self, count: int, seconds: float) -> bytearray:
-        """Receive *count* bytes, which come at most *seconds* apart. Raises: ConnectionFailedError."""
+        """Return the next *count* bytes, which come at most *seconds* apart.
+
+        Raises: ConnectionFailedError if they come later, or the connection ends; it ends the connection.
+        """
         data = bytearray(count)
         buffer = memoryview(data)
         while buffer.nbytes:
@@ -318,7 +331,8 @@ class Session:
     def _send(self, data: bytes, seconds: float) -> None:
         """Send *data*; meanwhile receive replies, if no other thread does: the server may wait for us to read.
 
-        *seconds*: how long the server may take nothing. Raises: ConnectionFailedError.
+        *seconds*: how long the server may neither take nor send a byte. The caller holds `_sending`. Raises:
+        ConnectionFailedError.
         """
         remaining = memoryview(data)
         while remaining.nbytes:
@@ -336,7 +350,10 @@ class Session:
                 raise self._fail("the connection was dropped", True) from None
 
     def _wait(self, events: int, seconds: float) -> int:
-        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return events that happened, 0 if none."""
+        """Wait up to *seconds* for *events* (POLLIN, POLLOUT) on the socket; return events that happened, 0 if none.
+
+        POLLERR and POLLHUP are returned, too, if they happen.
+        """
         poll = select.poll()
         poll.register(self._socket, events)
         events_by_fd = poll.poll(seconds * 1000)
@@ -346,7 +363,8 @@ class Session:
         """End the connection; return its first failure, to be raised.
 
         Waits up to *seconds* for ssh to end. The failure is the one that ssh has reported on stderr; if it has reported
-        none, *reason*. *transient*: True if another attempt may help.
+        none, it has *reason* and *transient* (True if another attempt may help). After the first call, later calls only
+        return its failure; in a fork nothing is ended.
         """
         first = self._failure
         if first is None and os.getpid() == self._owner:
@@ -369,7 +387,8 @@ class Session:
 def explain_failure(text: str, server: Server) -> ConnectionFailedError | None:
     """Return the failure that ssh reports in *text*, its stderr, with advice for *server*; None if that is blank.
 
-    It is transient only if no connection could be made: not for host keys, authentication, or an unknown message.
+    The advice is for host keys and authentication. It is transient only if the connection could not be made, or was
+    closed or reset: not for host keys, authentication, a server without SFTP, or an unknown message.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     by_hand = (
@@ -403,9 +422,9 @@ _greeting: dict[Server, threading.Lock] = {}
 
 
 def session_of(server: Server) -> Session:
-    """Return the connection of this process to *server*; a new one if there is none, or it has failed.
+    """Return the connection of this process to *server*; a new one if there is none, or it has failed or was closed.
 
-    Raises: ConnectionFailedError if it can't be made.
+    Raises: ConnectionFailedError if it can't be made; StorageError if there is no temporary file for ssh's messages.
     """
     with _lock:
         greeting = _greeting.setdefault(server, threading.Lock())
@@ -423,7 +442,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a fork: leave the connections to the parent."""
+    """In a fork: close the inherited sockets and leave the connections to the parent; `session_of` makes new ones."""
     global _lock  # noqa: PLW0603
     _lock = threading.Lock()
     _greeting.clear()

@@ -31,7 +31,8 @@ DIRECTORY_BUCKET_SUFFIX = "--x-s3"
 def stored_checksum(entry: ListedObject) -> Checksum | None:
     """Return the checksum that the store of *entry*, just listed, keeps of the whole object; None if it keeps none.
 
-    S3 is asked by one request. A local file is read, for its SHA-256. Raises: StorageError.
+    S3 is asked by one request, with retries; for other stores it is `entry.checksum`, None if that is "". A local file
+    is read, for its SHA-256. Raises: StorageError.
     """
     url = Url(entry.url)
     if url.is_local:
@@ -45,7 +46,7 @@ def stored_checksum(entry: ListedObject) -> Checksum | None:
 
 
 def _compute_checksum(url: str) -> Checksum:
-    """Return the SHA-256 of the local file *url*. Raises: StorageError."""
+    """Return the SHA-256 of the local file *url*, which is read. Raises: StorageError."""
     stream = HashedInput(storage.open_read(url), WRITTEN_ALGORITHM)
     try:
         stream.drain()
@@ -57,7 +58,8 @@ def _compute_checksum(url: str) -> Checksum:
 def s3_checksum(url: str, answer: Mapping[str, Any]) -> Checksum | None:
     """Return the checksum of the whole object *url* that *answer*, of HeadObject, has; None if it has none.
 
-    If there are several, the first of SHA-256, SHA-1, MD5 (the ETag), CRC-32, CRC-64/NVME, CRC-32C.
+    If there are several, the first of SHA-256, SHA-1, MD5 (the ETag, where that is the MD5), CRC-32, CRC-64/NVME,
+    CRC-32C; in hexadecimal digits. Checksums of the type COMPOSITE are of parts, and are not returned.
 
     >>> s3_checksum("s3://b/a", {"ChecksumSHA256": "q83v", "ChecksumType": "FULL_OBJECT", "ETag": '"x"'})
     Checksum(algorithm='SHA256', digest='abcdef')

@@ -34,7 +34,8 @@ class Target(Protocol):
     """An upload of one object to a store. Each call is one attempt, and raises `TransientError` to be retried.
 
     The calls come from several threads: `put` alone; or `begin`, `part` for each part but the last (up to `workers` at
-    once), `complete`. `abort` comes last, if at all. All raise StorageError for failures that a retry does not help.
+    once), `complete`. `abort` comes last, if at all, and only after `begin`. All raise StorageError for failures that a
+    retry does not help; `put` and `complete` ExistsError if the object exists and the target may not replace it.
     """
 
     @property
@@ -48,7 +49,7 @@ class Target(Protocol):
         ...
 
     def put(self, data: bytearray) -> None:
-        """Make the object of *data*, all of its bytes, by one request."""
+        """Make the object of *data*, all of its bytes; by one request, if the protocol has such a request."""
         ...
 
     def begin(self) -> None:
@@ -56,7 +57,7 @@ class Target(Protocol):
         ...
 
     def part(self, number: int, offset: int, data: bytearray) -> None:
-        """Send part *number* (from 1), which begins at byte *offset* of the object."""
+        """Send part *number* (from 1), *data*, which begins at byte *offset* of the object."""
         ...
 
     def complete(self, number: int, offset: int, data: bytearray) -> None:
@@ -98,7 +99,8 @@ class Upload:
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
         """Take all of *data*; wait while all workers are busy. Returns its length in bytes.
 
-        Raises: StorageError if a part could not be sent, or the object would have more than MAX_PARTS parts.
+        Raises: the error of the first request that failed, perhaps for an earlier part (StorageError); StorageError if
+        the object would have more than MAX_PARTS parts.
         """
         view = memoryview(data).cast("B")
         while view.nbytes:
@@ -114,7 +116,7 @@ class Upload:
     def commit(self) -> None:
         """Send the rest, wait for all parts, and let the object appear.
 
-        Raises: StorageError, also if the object exists by now and may not be replaced.
+        Raises: StorageError, also if the object exists by now and may not be replaced. Then the caller calls `abort`.
         """
         number, offset, data = self._number, self._offset, self._part
         self._wait(0)
@@ -127,7 +129,7 @@ class Upload:
     def abort(self) -> None:
         """Stop sending, and drop the sent parts. Takes up to ABORT_SECONDS if the store does not respond.
 
-        Does nothing after `commit`, and in a fork of the process that made it.
+        Does nothing after a `commit` that succeeded, the second time, and in a fork of the process that made it.
         """
         if os.getpid() != self._owner or self._is_over:
             return
@@ -145,7 +147,8 @@ class Upload:
     def _end(self) -> None:
         """Wait for requests under way, then drop the parts: one that arrives later may be kept for ever.
 
-        Waits up to half of ABORT_SECONDS; without limit if no parts were begun. Errors of dropping are ignored.
+        Waits up to half of ABORT_SECONDS; if no upload in parts was begun, it waits without limit, and drops nothing.
+        Dropping has four attempts; then its errors are ignored.
         """
         self._threads.stop(ABORT_SECONDS / 2 if self._has_begun else None)
         for pause in (0.5, 1.0, 2.0, 0.0) if self._has_begun else ():  # a server that is busy now may not be soon
@@ -158,9 +161,10 @@ class Upload:
         return None
 
     def _send_part(self) -> None:
-        """Send the full part when a worker is free, and begin the next one.
+        """Give the full part to a thread when a worker is free, and begin the next one.
 
-        Raises: StorageError after MAX_PARTS; the error of the first failed request.
+        The first time, the upload in parts is begun before. Raises: StorageError if the full part has number MAX_PARTS;
+        the error of the first failed request.
         """
         if self._number == MAX_PARTS:
             raise StorageError(f"an object can't have more than {self._offset} bytes", url=self._target.url)
@@ -184,7 +188,10 @@ class Upload:
             self._threads.submit(work, partial(self._ended.put, None))
 
     def _wait(self, max_running: int) -> None:
-        """Wait until at most *max_running* requests are under way. Raises: the error of the first failed request."""
+        """Wait until at most *max_running* requests are under way.
+
+        Raises: the error of the first failed request, at once: others may still be under way.
+        """
         while self._running > max_running and self._error is None:
             self._ended.get()
             self._running -= 1
@@ -192,7 +199,10 @@ class Upload:
             raise self._error
 
     def _try(self, work: Callable[[], None]) -> None:
-        """Call *work* with retries, unless the upload is cancelled; keep its first error, which cancels the upload."""
+        """Call *work* with retries, unless the upload is cancelled; an error of it cancels the upload.
+
+        Raises nothing: the first error of the upload is kept for `_wait`, later ones are dropped.
+        """
         try:
             if not self._cancelled.is_set():
                 call_with_retries(work, self._target.url, self._pause)

@@ -35,7 +35,7 @@ WEB_CLIENT = Client(netrc_header)
 
 
 def object_at(url: str) -> Object:
-    """Return the object *url*. Raises: UsageError without a host."""
+    """Return the object *url*. Raises: UsageError without a host, or if *url* is not valid."""
     try:
         has_host = bool(urlsplit(url).hostname)
     except ValueError:
@@ -73,7 +73,8 @@ def _version(headers: Mapping[str, str]) -> str:
 def _error_code(response: Response) -> str:
     """Return "CODE: MESSAGE" of an error in XML, as S3 and GCS send it, or "CODE" or "MESSAGE" alone; "" for none.
 
-    It may say that the signature of the URL has expired. Reads the body of *response*, if its type is XML.
+    It may say that the signature of the URL has expired. A part with over 80 characters, or with others than letters,
+    digits, blanks and _.,'- is left out. Reads and closes *response*, if its type is XML.
     """
     text = response.text() if "xml" in response.headers.get("Content-Type", "") else ""
     matches = [re.search(rf"<{name}>([\w .,'-]{{1,80}})</{name}>", text) for name in ("Code", "Message")]
@@ -93,8 +94,9 @@ class _WebObject:
     def get(self, start: int, end: int | None, version: str) -> Reply:
         """Request the bytes *start* to *end* (exclusive; None: to the last), under the condition *version*.
 
-        *version*: a header line, "If-Match: ETAG" or "If-Unmodified-Since: DATE"; "" for none. Raises: TransientError;
-        StorageError.
+        *version*: a header line, "If-Match: ETAG" or "If-Unmodified-Since: DATE"; "" for none. The reply begins at byte
+        0 if the server ignores ranges. Raises: TransientError; NoPermissionError for 403; NotFoundError for 404 and
+        410, but ChangedError if *version* is given, and for 412; StorageError for all other failures.
         """
         headers = range_header(start, end)
         if version:
@@ -111,9 +113,10 @@ class _WebObject:
         return make_reply(response.status, response.headers, response, self.url, start, _version(response.headers))
 
     def head(self) -> ListedObject | None:
-        """Return size, time and version of the object; None if it does not exist.
+        """Return size, time and version of the object; None if it does not exist (404, 410).
 
-        Raises: TransientError; StorageError, also if the server does not know HEAD.
+        Size and time are None, the version is "", if the server does not state them. Raises: TransientError;
+        NoPermissionError for 403; StorageError, also if the server does not know HEAD.
         """
         response = WEB_CLIENT.request("HEAD", self._address, self.url)
         about, status = response.headers, response.status
@@ -139,13 +142,16 @@ class _WebObject:
         raise StorageError("nothing is removed from web servers", url=self.url)
 
     def output(self, force: bool) -> SentOutput:
-        """Return an output that is sent by one PUT at `commit`; unless *force*, that fails if the object exists."""
+        """Return an output, kept in a scratch file, that is sent by one PUT at `commit`, with retries.
+
+        Unless *force*, `commit` raises ExistsError if the object exists. Raises: StorageError without a scratch file.
+        """
         return SentOutput(partial(self._send, force))
 
     def _send(self, force: bool, sink: io.FileIO) -> None:
-        """Send the content of *sink* by one PUT, with retries; before, unless *force*, look whether the object exists.
+        """Send all of *sink*, a scratch file, by one PUT, with retries; before, unless *force*, check that none exists.
 
-        Raises: ExistsError if it does; StorageError.
+        Raises: ExistsError if the object exists then, or by the time of the first PUT; StorageError.
         """
         if not force and exists(self.url):  # some servers ignore If-None-Match
             raise ExistsError(self.url)
@@ -154,11 +160,12 @@ class _WebObject:
             call_with_retries(lambda: self._put(file, force, next(tries) > 0), self.url)
 
     def _put(self, body: io.BufferedReader, force: bool, is_repeated: bool) -> None:
-        """Send the file *body* by one PUT, one attempt, and compare the size that the server then has.
+        """Send the file *body* by one PUT, one attempt, and compare the size that the server then has, if it tells it.
 
-        *force*: replace an existing object. If the server does not know the condition that none exists, a second PUT is
-        sent without it. *is_repeated*: an earlier attempt had no response, and may have succeeded.
-        Raises: TransientError; StorageError.
+        *force*: replace an existing object. If the server does not know the condition that none exists (400, 501), a
+        second PUT is sent without it. *is_repeated*: an earlier attempt failed, but may have written the object.
+        Raises: ExistsError if the object exists (*is_repeated*: a plain StorageError); TransientError; StorageError,
+        also if the server has another size.
         """
         condition = {} if force else {"If-None-Match": "*"}
         response = WEB_CLIENT.request("PUT", self.url, self.url, headers=condition, body=body)
