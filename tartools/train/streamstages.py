@@ -248,7 +248,7 @@ class FilesStage:
     `rename(name)`: returns the new name of the member KEY.FIELD; None: names stay. `select(name)`: returns True to keep
     the member with this new name; None: all are kept. New fields become lower case; of two for one field the last
     counts. Items whose names begin with two underscores, such as `__key__`, stay. *lax*: True to drop the samples that
-    webdataset does not see: those with a file without a suffix, hidden files, and those with a key such as `__meta__`,
+    webdataset does not see: those with a file without a suffix, hidden files, and those with a key such as __meta__,
     or in such a folder at the top. Raises, in the iteration: SampleError if *rename* changes the key of a file that is
     kept.
     """
