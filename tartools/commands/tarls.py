@@ -141,11 +141,11 @@ def format_entries(entries: Iterator[ListedObject], form: ListingOptions, end: s
     """Yield the lines of the listing of *entries* in the format *form*, each with *end* after it.
 
     A line is the URL; with -l size, time and URL ("-" if unknown); with --json url, size and modified (null if
-    unknown); with --sums as in a list of checksums.
-    With --brace a line may stand for several entries. A name that contains *end* is left out, and reported to *account*
-    as an omission, except with --json and --sums, which escape it; --sums does so with an entry without a checksum.
-    Without a format and with --brace, a URL that `expand` would take for a pattern is escaped. Raises: the errors of
-    *entries* and `checksum_lines`.
+    unknown); with --sums as in a list of checksums; with --brace a line may stand for several entries.
+    These are left out, and reported to *account* as omissions: a name that contains *end* (but not with --json and
+    --sums, which escape line breaks), and with --sums an entry without a checksum.
+    With --brace, and without any of these options, a URL that `expand` would take for a pattern is escaped. Raises: the
+    errors of *entries* and `checksum_lines`.
     """
     if form.sums:
         yield from (line + end for line in checksum_lines(entries, account))

@@ -158,9 +158,9 @@ class CommandSorter(NamedTuple):
         """Return the row numbers of *inputs* in order, by values in columns; None if columns lack the values.
 
         Counts the samples in *account* as read, unless it returns None. The iterator raises UnsortableRowsError if,
-        sorted by key, a row has no key, or several rows have one key, unless `order.unique` is set and their fields are
-        listed and equal; SampleError if a value is not of its kind, missing without `order.missing`, or missing in all
-        rows.
+        sorted by key, a row has no key, or several rows have one key (rows that list no field may), unless
+        `order.unique` is set and their fields are listed and equal; SampleError if a value is not of its kind, missing
+        without `order.missing`, or missing in all rows.
         """
         return sortrows.positions_by_columns(inputs, self.order, account, self.memory, self.reading.tmpdir)
 

@@ -41,8 +41,10 @@ class TextValues:
         """Add rows, as `textrows.read_packed_rows` yields them.
 
         *packed*: for each row the marshalled pairs (field, payload), or the payload alone if *single*, the name of the
-        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not UTF-8;
-        StorageError if the temporary file can't be written.
+        only field, is not None. *form*: tsv, csv or jsonl. Raises: SampleError for a value that is not UTF-8
+        (nor, in JSON lines, in NumPy's format), for two fields of a row that are one column, such as `a` and `a.json`
+        of JSON lines, and for text in a field *.json of JSON lines; StorageError if the temporary file can't be
+        written.
         """
         rows = [_row_values(row, single, form) for row in packed]
         names = dict.fromkeys(chain.from_iterable(rows))

@@ -111,10 +111,10 @@ def with_key_column(words: Words | None, names: Sequence[str]) -> Words | None:
 def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
     """Return the name of the field, and the payload, for *value* of the column *name*.
 
-    Text is UTF-8, bytes are themselves, a number is its digits, a bool "true" or "false", None "null"; where *name*
-    ends in gz and the like, all of these but bytes are compressed. A list of numbers is a NumPy array (`npy_payload`),
-    other lists (an empty one too) and objects are JSON, with NaN as NaN: the name gets a last part `npy` or `json`,
-    unless it has it, and nothing is compressed.
+    Text is UTF-8, bytes are themselves, a number is its digits, a bool "true" or "false", None "null". A list of
+    numbers is a NumPy array (`npy_payload`), other lists (an empty one too) and objects are JSON, with NaN as NaN: the
+    name gets a last part `npy` or `json`, unless it has it (`with_suffix`). All but bytes are compressed if the name
+    ends in gz and the like then.
 
     Raises: UnicodeEncodeError for text with a lone surrogate; TypeError for any other value, and for one inside a list
     or object that JSON does not have.
@@ -127,18 +127,21 @@ def field_and_payload(name: str, value: object) -> tuple[str, bytes]:
     if hasattr(value, "dtype") or (isinstance(value, (list, tuple)) and value):
         payload = npy_payload(value)
         if payload is not None:
-            return with_suffix(name, "npy"), payload
+            name = with_suffix(name, "npy")
+            return name, text_payload(name, payload)
     text = as_text(value).encode()
     if isinstance(value, (list, tuple, dict)):
-        return with_suffix(name, "json"), text
+        name = with_suffix(name, "json")
     return name, text_payload(name, text)
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """Return *name* with *suffix*, in lower case, as its last part before the suffix of a codec: added if it is not.
+    """Return *name* if its last part, but for the suffix of a codec, is *suffix* in any case; else `name.suffix`.
 
-    >>> with_suffix("emb", "npy"), with_suffix("emb.npy.gz", "npy"), with_suffix("npy", "npy")
-    ('emb.npy', 'emb.npy.gz', 'npy')
+    *suffix*: in lower case. It is added at the very end, behind the suffix of a codec, too.
+
+    >>> with_suffix("emb", "npy"), with_suffix("emb.npy.gz", "npy"), with_suffix("emb.gz", "npy")
+    ('emb.npy', 'emb.npy.gz', 'emb.gz.npy')
     """
     return name if suffix_of(split_codec(name)[0]) == suffix else f"{name}.{suffix}"
 

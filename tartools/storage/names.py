@@ -227,7 +227,8 @@ def has_number(url: str) -> bool:
 def is_literal(url: str) -> bool:
     """True if *url*, taken literally, names an existing local file or directory, or a symbolic link that is broken.
 
-    Raises: UsageError for a `file://` URL of another host, or with a NUL.
+    False for a URL that is not local, and for one with a NUL character in it. Raises: UsageError for a `file://` URL of
+    another host, or with %00; for a URL with a password, as `Url`.
     """
     return Url(url).is_local and "\0" not in url and os.path.lexists(path_of(url))
 

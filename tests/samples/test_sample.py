@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import pickle
@@ -291,6 +292,14 @@ def test_lists_of_a_row_become_arrays_if_no_digit_is_lost(value: list[Any], dtyp
     else:
         array = np.load(io.BytesIO(payload))
         assert (array.dtype.name, array.tolist()) == (dtype, value)
+
+
+def test_arrays_and_objects_in_compressed_fields_are_compressed() -> None:
+    name, payload = field_and_payload("x.npy.gz", [1, 2])
+    assert name == "x.npy.gz" and np.load(io.BytesIO(gzip.decompress(payload))).tolist() == [1, 2]
+    name, payload = field_and_payload("x.json.gz", {"a": 1})
+    assert (name, gzip.decompress(payload)) == ("x.json.gz", b'{"a": 1}')
+    assert field_and_payload("x.gz", {"a": 1}) == ("x.gz.json", b'{"a": 1}')
 
 
 REFUSED = [

@@ -341,8 +341,8 @@ def first_columns(summary: Summary, first: int, samples: Sequence[FirstSample]) 
 def ordered_types(summary: Summary, first: int) -> list[tuple[str, list[ValueType]]]:
     """Return (field, types of its values) of all samples; the fields of the first sample of input *first* come first.
 
-    The others follow, sorted by name. Fields without a type are left out. MIXED stands for all types after the first
-    1,000.
+    The others follow, sorted by name. Fields without a type are left out. MIXED stands for all types of a field after
+    its first 1,000.
     """
     samples = summary.first_samples.get(first, [])
     names = [name for name, _ in samples[0].types] if samples else []

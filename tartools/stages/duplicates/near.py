@@ -205,10 +205,11 @@ def compare_all_pairs(pictures: PictureHashes, numbers: Any, distance: int) -> I
 
 
 def find_near_kept(pictures: PictureHashes, numbers: Any, kept_numbers: Any, distance: int) -> Any:
-    """Return an array: for each picture of *numbers* the least of *kept_numbers* that is near, not the closest; or -1.
+    """Return an array: for each picture of *numbers* the least of *kept_numbers* that is near it; -1 if none is.
 
-    *numbers*, *kept_numbers*: arrays of picture numbers; the kept ones ascend. *distance*: bits in which hashes may
-    differ.
+    Near: hashes differ in at most *distance* bits, and colours and shapes are similar (`PictureHashes.are_similar`).
+    There may be a nearer one with a larger number. *numbers*, *kept_numbers*: arrays of picture numbers; the kept ones
+    ascend.
     """
     first_indexes = np.full(len(numbers), len(pictures.hashes))
     if len(numbers) and len(kept_numbers):

@@ -390,11 +390,13 @@ REFUSED_NODES = (
 
 
 def check_pattern_size(pattern: str) -> int:
-    """Return an upper bound of the length of the regular expression *pattern* with its repeats written out.
+    """Return an estimate of the size of the regular expression *pattern* once its repeats are written out.
 
-    Raises: UsageError if that is over 100,000 characters (MAX_UNROLLED_CHARS), *pattern* itself over 10,000
-    (MAX_PATTERN_CHARS), or if it has blanks and comments by (?x), a pattern inside itself, or approximate matching; not
-    if it is no valid one.
+    It is the length of *pattern*, and n more for each repeat {n} or {m,n} of a character or a set, which counts as one;
+    a repeat of a group or of another repeat multiplies all that is before it.
+    Raises: UsageError if that is over 100,000 (MAX_UNROLLED_CHARS), *pattern* itself over 10,000 characters
+    (MAX_PATTERN_CHARS), or if it has blanks and comments by (?x), a pattern inside itself, or approximate matching.
+    Whether *pattern* is valid otherwise is not checked.
 
     >>> check_pattern_size("n0[12]"), check_pattern_size("[0-9a-f]{8}-[0-9a-f]{4}")
     (6, 35)

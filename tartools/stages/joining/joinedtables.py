@@ -386,7 +386,7 @@ class JoinedRows:
     def _check_fields(self, rows: Any) -> None:
         """Raise SampleError if a sample of *rows*, a joined record batch, has one field in A and in B.
 
-        Names are compared as `fold` returns them, such as jpg and JPG; two such fields in A alone are no error.
+        Names are compared as `fold` returns them, such as jpg and JPG; two such fields in one set are no error.
         """
         import numpy as np
 
