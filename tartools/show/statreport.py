@@ -416,11 +416,7 @@ def length_table(name: str, lengths: Facts) -> Section:
 
 
 def class_tables(facts: Facts) -> Iterator[Section]:
-    """Yield a table of the 8 most frequent classes for each column and each field with classes.
-
-    Over 1,000 classes, or if all values are longer than 256 bytes, it has no rows but a note. Notes also say how many
-    classes there are above 8, how many values are too long, and how many samples lack the value of a column.
-    """
+    """Yield a table of up to 8 classes for each field and column that has any; over 1,000, or too long: a note alone."""
     for field in (*(facts["fields"] or ()), *facts.get("values", ())):
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
