@@ -416,7 +416,7 @@ def length_table(name: str, lengths: Facts) -> Section:
 
 
 def class_tables(facts: Facts) -> Iterator[Section]:
-    """Yield a table of up to 8 classes for each field and column that has any; over 1,000, or too long: a note alone."""
+    """Yield a table of up to 8 classes for each field and column with any; over 1,000, or too long: a note alone."""
     for field in (*(facts["fields"] or ()), *facts.get("values", ())):
         if classes := field.get("classes"):
             counts = list((classes["counts"] or {}).items())
