@@ -31,7 +31,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tartools import storage
-from tartools.errors import SampleError, UsageError, printable, shown
+from tartools.errors import SampleError, StorageError, UsageError, printable, shown
 from tartools.samples.account import Account
 from tartools.storage import seekable
 from tartools.storage.checks import check_unchanged
@@ -430,15 +430,16 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
 
     The database grows in a scratch directory, and is copied once complete; the files of all shards come last. Disk: the
     size of the index. Raises: SampleError for a key that comes twice, a name that is not UTF-8, or a shard without
-    samples; StorageError for a file that can't be written; sqlite3.Error on a full scratch disk; errors of *shards*.
+    samples; StorageError for a file that can't be written, or a full scratch disk; errors of *shards*.
     """
     import sqlite3
 
     scratch = private_directory(places.tmpdir)
+    path = f"{scratch}/index"
     counts: dict[str, int] = {}
     digest = blake2b(digest_size=16)
     try:
-        with closing(sqlite3.connect(f"{scratch}/index")) as base:
+        with closing(sqlite3.connect(path)) as base:
             base.executescript(TABLES)
             for number, (url, _, rows) in enumerate(shards):
                 begins = _store(number, rows, base)
@@ -450,11 +451,10 @@ def _write_energon(shards: IndexedShards, places: IndexPlaces) -> None:
                 places.write(places.beside[url], offsets)
             base.executescript(INDEXES)
             base.commit()
-        with (
-            seekable.open_as_file(f"{scratch}/index") as file,
-            storage.open_sink(places.folder + SQLITE_PATH, places.force) as sink,
-        ):
+        with seekable.open_as_file(path) as file, storage.open_sink(places.folder + SQLITE_PATH, places.force) as sink:
             shutil.copyfileobj(file, sink)
+    except sqlite3.OperationalError as error:
+        raise StorageError(f"the index can't be written there: {error}", url=scratch) from None
     finally:
         remove_tree(os.fsencode(scratch))
     places.write(places.folder + UUID_PATH, str(uuid.UUID(bytes=digest.digest(), version=4)).encode())

@@ -226,18 +226,23 @@ class ChooseStage:
     ) -> Iterator[Any]:
         """Yield the results of the chooser for *samples*; skip a sample if `on_error(error)` accepts its error.
 
-        *on_error*: a handler of webdataset: it returns True to skip the sample, else the iteration ends; with one, as
-        in webdataset's map, results that are None are left out, and dicts get the `__key__` of their sample. None:
-        errors are raised, and all results are yielded. Transforms and clips that ask for a seed get those of *seeds*;
-        None: those of the chooser.
+        *on_error*: a handler of webdataset: it returns True to skip the sample, else the iteration ends; None: errors
+        are raised. Transforms and clips that ask for a seed get those of *seeds*; None: those of the chooser.
         """
         chooser = self._chooser
         if chooser.seeds is not None and seeds is not None:
             chooser = copy.copy(chooser)
             chooser.seeds = seeds
-        if on_error is None:
-            return map(chooser, samples)
-        return filters._map(samples, chooser, handler=on_error)  # type: ignore[no-any-return]
+        for sample in samples:
+            try:
+                result = chooser(sample)
+            except Exception as error:
+                if on_error is None:
+                    raise
+                if on_error(error):
+                    continue
+                return
+            yield result
 
 
 class FilesStage:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import sqlite3
 import struct
 import subprocess
@@ -262,6 +263,13 @@ def test_webshart(change: Callable[[str], str], apart: bool, run: Run, tmp_path:
         shard = data.open_shard(number)
         read = {member: bytes(shard.read_file(n)) for n, member in enumerate(shard.filenames())}
         assert read == dict(members)
+
+
+def test_an_index_on_a_full_disk(shell: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(make_tar([(f"{n:05d}.cls", b"1") for n in range(5000)]))
+    said = shell("ulimit -f 100; tarindex --for energon a.tar").failure(lines=1)
+    assert re.fullmatch(r"tarindex: \S+: the index can't be written there: .+\n", said)
+    assert not (tmp_path / ".nv-meta").exists()
 
 
 @pytest.mark.parametrize("change", [str, accented])

@@ -73,6 +73,14 @@ def test_a_handler_decides_about_decoding(folder: Path) -> None:
         assert [*staged] == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.parametrize("handler", [None, webdataset.reraise_exception, webdataset.ignore_and_continue])
+def test_what_a_transform_returns_does_not_depend_on_a_handler(handler: Any, folder: Path) -> None:
+    count = len([*WebDataset("a.tar")])
+    options: dict[str, Any] = {} if handler is None else {"handler": handler}
+    for result in (None, {"a": 1}, 7):
+        assert [*WebDataset("a.tar", transform=lambda _, result=result: result, **options)] == [result] * count
+
+
 def test_what_a_decoder_raises_is_what_webdataset_raises_too(folder: Path) -> None:
     def fails(name: str, data: bytes) -> Any:
         raise ValueError("no such number")
