@@ -28,7 +28,7 @@ _SIGNED_QUERY = r"(?i)\?(?=\S*(?:sig|signature)=)"
 # the second line of a message from another process, which ends with the traceback there; compiled when it is needed
 _QUOTED_TRACEBACK = r'[^\n]*\n(?:\w+ )?Traceback \(most recent call last\):\n  File "'
 MAX_FILE_BYTES = 1 << 63  # the largest size a file can have
-_USER_INFO = r"""(://)[^\s'"/?#@]+@(?=[^\s'"])"""
+_USER_INFO = r"""(://)[^\s'"/]+@(?=[^\s'"])"""  # up to the last @, so that a password with one is hidden, too
 
 
 class TarToolsError(Exception):
@@ -194,9 +194,13 @@ def concealed(command: str) -> str:
 def without_secrets(text: str) -> str:
     """Return *text* with "?…" in place of the query, and "…@" of the user info, of each URL; it keeps line breaks.
 
-    A query is all from the first ? of a URL, even where ? may be a part of the name, as in s3:.
+    A query is all from the first ? of a URL, even where ? may be a part of the name, as in s3:. User info is all before
+    the last @ in front of the first slash.
+
+    >>> without_secrets("https://me:a@b?@host/x?sig=1 s3://b/c@d")
+    'https://…@host/x?… s3://b/c@d'
     """
-    return re.sub(_USER_INFO, r"\1…@", re.sub(_URL_QUERY, r"\1?…", text))
+    return re.sub(_URL_QUERY, r"\1?…", re.sub(_USER_INFO, r"\1…@", text))
 
 
 def how_to_install(*packages: str) -> str:

@@ -99,7 +99,8 @@ def read_small_batches(table: ParquetSource, columns: Sequence[str]) -> Iterator
 class PayloadRows:
     """Reads the rows of the Parquet file *table* as samples: a column is a field, a null in it no member.
 
-    `samples` yields them. *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot
+    A column of lists of pictures, sounds or bytes is a field for each file of the list: images.0.png. `samples` yields
+    them. *choice*: the columns to take, in this order, with new names, and the keys. *dots*: the dot
     that ends a key, "first" or "last", if keys are names of files; None: the only one, before a known suffix.
     Raises: SampleError if a column can't be a field, is there twice or is missing, if no column is left for a field, or
     if it is a table of samples in shards; TarFormatError if the names of its columns are damaged.

@@ -220,8 +220,8 @@ def _wait_for_status(child: Child, printed: KeyedLines | None, key: bytes, timeo
     """Wait for *child*; return its exit status (negative: by that signal), None if it runs after *timeout* seconds.
 
     *timeout*: None: no limit. When it has ended, what is left in its process group is killed. *printed*: its output,
-    whose lines are printed behind *key* meanwhile; as long as there are more, the timeout waits. None if the output
-    goes elsewhere. Raises: OSError.
+    whose lines are printed behind *key* meanwhile; the timeout ends the wait even if more lines come, which are left
+    for `flush`. None if the output goes elsewhere. Raises: OSError.
     """
     if printed is None:
         return child.wait(timeout)

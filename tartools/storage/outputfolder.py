@@ -241,9 +241,10 @@ class OutputFolder:
         remove_tree(self._hidden)
 
     def _make_folder(self, path: bytes, undo: list[Callable[[], object]]) -> None:
-        """Make the folder *path* unless it exists; append to *undo* the function that removes it.
+        """Make the folder *path* in the output folder, unless it exists; append to *undo* the function that removes it.
 
-        Raises: StorageError if *path* is a symbolic link or a file; OSError.
+        *path*: relative to the output folder, in bytes; its parent exists. Raises: StorageError if *path* is a symbolic
+        link or a file; OSError.
         """
         target = self._target + b"/" + path
         if (status := _status(target)) is not None:

@@ -378,9 +378,9 @@ def _check_openclip(row: IndexedSample) -> None:
 
 
 def _write_openclip(shards: IndexedShards, places: IndexPlaces) -> None:
-    """Write the file for open_clip in the folder of *places*: base name and number of samples of each of *shards*.
+    """Write sizes.json, which open_clip reads, to `folder` of *places*: base name of shard -> number of samples.
 
-    Raises: StorageError if it can't be written; the errors of *shards*.
+    Raises: StorageError if it can't be written, or exists without `force`; the errors of *shards*.
     """
     places.write_json(
         OPENCLIP_NAME, {Url(url).name.rpartition("/")[2]: sum(1 for _ in rows) for url, _, rows in shards}

@@ -101,10 +101,11 @@ def find_samples(
 
 
 def _matching_rows(table: source.ParquetSource, place: int | None, key: str | None) -> Iterator[int]:
-    """Yield, in order, the row numbers of *table* that match *place* and *key*; None matches any row.
+    """Yield, in order, the numbers, from 0, of the rows of *table* that are number *place* and have *key*.
 
-    A row without a key in the table matches any *key*. *place*: not negative; no row if the table has fewer. Raises:
-    StorageError if keys are not text; TarFormatError for a damaged table; the errors of reading it.
+    None matches any row, and a row without a key in the table any *key*. *place*: the number of a row of this table,
+    not negative; nothing is yielded if the table has no such row. Raises: StorageError if keys are not text;
+    TarFormatError for a damaged table; the errors of reading it.
     """
     rows = range(table.rows) if place is None else range(table.rows)[place : place + 1]
     if key is None or schema.KEY_COLUMN not in table.names:

@@ -82,11 +82,11 @@ class Position(NamedTuple):
 
 
 class ShuffleCursor(NamedTuple):
-    """The position of a shuffle buffer, counted from the oldest sample that it holds.
+    """The position of a shuffle buffer, counted from `Cursor.position`, a place at or before its oldest sample.
 
     `yielded`: samples that it has yielded in this repetition; the next draw follows from this number
     `read`: samples that it has read from `Cursor.position` on
-    `numbers`: which of these it holds, counted from 0, in the order of the buffer
+    `numbers`: which of these it holds, counted from 0 at `Cursor.position`, in the order of the buffer
     `end`: position of the reader, behind the last sample that was read
     """
 
@@ -127,8 +127,9 @@ class Cursor(NamedTuple):
     `repetition`: number of the repetition in the epoch, above 0 only for `repeat` and `with_epoch`
     `total`: items yielded in the epoch
     `yielded`: items yielded in the repetition
-    `position`: the next sample to read, or the oldest one that the shuffle buffer holds. None: a stage may hold samples
-        that nobody can name, so the repetition is read again, and `yielded` items of it are dropped
+    `position`: the next sample to read, or with a shuffle buffer a place at or before the oldest sample that it holds.
+        None: a stage may hold samples that nobody can name, so the repetition is read again, and `yielded` items of it
+        are dropped
     `shuffle`: the shuffle buffer; None without a shuffle, and without a position
     `remainder`: the slices of this reader; None if they follow from seed and epoch
     """

@@ -225,10 +225,11 @@ def table(section: Section) -> str:
 
 
 def item(signs: Sequence[str], cells: Sequence[str | float], query: str | None) -> str:
-    """Return the HTML of a row of *cells*; *query*: the filter that its button sets, or None.
+    """Return the HTML of a row of *cells*, an <li>; *query*: the filter that its button sets, or None.
 
-    *signs*: the sign of each column (<, >, |). *cells*: texts; a share from 0 to 1 becomes a bar. With *query*, a row
-    with a column of bars is a button as a whole, in any other row its name is one.
+    *signs*: the sign of each column: < words, > a number, | bars. *cells*: texts, which are escaped here, the first one
+    the name; a number, a share from 0 to 1, becomes a bar. With *query*, a row with a column of bars is a button as a
+    whole, in any other row its name is one.
     """
     is_button = query is not None and "|" in signs
     button = f'<button type="button" class="{"count" if is_button else "name"}" data-filter="{safe(query or "")}">'

@@ -301,9 +301,10 @@ def combine_digests(digests: Sequence[bytes]) -> bytes:
 def sortable_records(contents: Iterable[bytes], side: int, largest: bool) -> Iterator[bytes]:
     """Yield a record for each sample of *side* that sorts by digest, and of equal digests, the sample to keep first.
 
-    Samples only compared with are preferred, then, with *largest*, larger ones, then earlier ones. `contents`: for each
-    sample digest and size, packed; there is no record for b"", which equals no other. A record is the digest, the side
-    in a byte, the rank by size and the position in 8 bytes each.
+    Samples only compared with are preferred, earlier ones first; then, of the input, with *largest*, larger ones, then
+    earlier ones. `contents`: for each sample digest and size, packed; there is no record for b"", which equals no
+    other. A record is the digest, the side in a byte, the rank by size (0 but for the input with *largest*) and the
+    position in 8 bytes each.
     """
     for position, content in enumerate(contents):
         if content:

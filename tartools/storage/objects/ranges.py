@@ -277,7 +277,8 @@ class RangedInput(Input):
     def _start_ranges(self) -> None:
         """Start threads for as many ranges as the window and the budget allow, none for a window of 1.
 
-        If no thread can be started, the window becomes 1. The caller holds `_changed`.
+        If no thread can be started, or no memory is left for its range, the window becomes 1. The caller holds
+        `_changed`.
         """
         window = self._pace.window
         while window > 1 and not self._stopped and self._has_more():
@@ -286,14 +287,14 @@ class RangedInput(Input):
                 return
             if not self._stores and not budget.acquire(blocking=False):
                 return  # then the reader receives the next part without a thread
-            part = self._make_part()
-            part.buffer = self._stores.pop() if self._stores else memoryview(bytearray(RANGE_BYTES))
-            thread = threading.Thread(target=self._run, args=(part,), daemon=True)
+            begin = self._next
             try:
-                thread.start()
-            except RuntimeError:  # no more threads possible
+                part = self._make_part()
+                part.buffer = self._stores.pop() if self._stores else memoryview(bytearray(RANGE_BYTES))
+                threading.Thread(target=self._run, args=(part,), daemon=True).start()
+            except (RuntimeError, MemoryError):  # no more threads possible, or too little memory for the range
                 budget.release()
-                self._next, self._pace.window = part.start, 1
+                self._next, self._pace.window = begin, 1
                 return
             self._parts.append(part)
 

@@ -148,6 +148,29 @@ def test_as_many_ranges_as_are_allowed(setting: str, monkeypatch: pytest.MonkeyP
     assert sorted(source.asked) == list(range(0, len(source.data), RANGE))
 
 
+@pytest.mark.parametrize("granted", range(6))
+@pytest.mark.usefixtures("small")
+def test_without_memory_for_a_range_no_range_is_passed_over(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range is received later, without a thread; the budget of all inputs is given back."""
+    look_ahead(monkeypatch)
+    buffers = iter(range(granted))
+
+    def allocate(size: int) -> bytearray:
+        if size == RANGE and next(buffers, None) is None:
+            raise MemoryError
+        return bytearray(size)
+
+    monkeypatch.setattr(ranges, "bytearray", allocate, raising=False)
+    source = Memory(DATA * 4)
+    assert read(RangedInput(source)) == source.data
+    held = 0
+    while ranges.budget.acquire(blocking=False):
+        held += 1
+    for _ in range(held):
+        ranges.budget.release()
+    assert held == ranges.MAX_SHARED_RANGES
+
+
 @pytest.mark.parametrize("allowed", [1, 5])
 @pytest.mark.usefixtures("small")
 def test_more_at_once_where_the_network_is_slow(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
