@@ -184,6 +184,13 @@ def test_the_first_samples_are_taken(server: FaultServer, run: Run) -> None:
     assert not [request for request in server.requests if "b.tar" in request.path]
 
 
+@pytest.mark.parametrize("name", ["missing.tar", "a.tar {}"])
+def test_an_object_that_is_missing_is_named(name: str, server: FaultServer, run: Run) -> None:
+    urls = [server.url("gs", word.format("missing.tar")) for word in name.split()]
+    said = run("tarbench", "--workers", 0, "--bytes", "1GB", *urls, env=server.env).failure(lines=1)
+    assert said == f"tarbench: {server.url('gs', 'missing.tar')}: no such object\n"
+
+
 def test_an_object_that_can_not_be_read_is_named(server: FaultServer, run: Run) -> None:
     damaged = bytearray(server.objects["a.tar"])
     damaged[1024 + 3] ^= 0x55

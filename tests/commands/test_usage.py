@@ -145,6 +145,8 @@ WRONG = [
     ("tarcheck --fix a.tar", "--fix goes with -o"),
     ("tarcheck -o x.tar a.tar", "--fix goes with -o"),
     ("tarcheck --drop-duplicates a.tar", "--fix goes with -o"),
+    ("tarcheck --fix -o '' a.tar", "the name of a file is empty"),
+    ("tardiff --digest --sums S a.tar", "--digest reads one data set, and does not go with --sums"),
     ("tarcheck --fix -o - a.tar", "-o takes a file"),
     ("tarcheck --expect a=b a.tar", "--expect takes names"),
     ("tarcheck --ignore suffix-lie a.tar", "'suffix-lie' is not one"),
