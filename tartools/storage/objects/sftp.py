@@ -273,11 +273,12 @@ def _files(session: Session, folder: bytes, prefix: bytes, flat: bool) -> Iterat
         path = folder + name
         if name in (b".", b"..") or not path.startswith(prefix):
             continue
-        if about.mode is None or stat.S_ISLNK(about.mode):
-            with suppress(StatusError):  # a link to nothing stays as it is, and is no file
+        with suppress(StatusError):  # a link to nothing stays as it is, and is no file
+            if about.mode is None:  # the server lists names without modes
+                about = session.ask(client.LSTAT, pack_string(path)).take_attributes()
+            if about.mode is None or stat.S_ISLNK(about.mode):
                 target = session.ask(client.STAT, pack_string(path)).take_attributes()
-                if about.mode is None or (target.mode is not None and stat.S_ISREG(target.mode)):
-                    about = target
+                about = target if target.mode is not None and stat.S_ISREG(target.mode) else about
         if about.mode is not None and stat.S_ISREG(about.mode):
             yield path, about
         elif about.mode is not None and stat.S_ISDIR(about.mode) and not flat:

@@ -26,7 +26,8 @@ from tartools.storage.children import Child
 from tartools.storage.objects.retry import timeouts
 from tartools.storage.scratch import reopen_scratch, scratch_file
 
-INIT, OPEN, CLOSE, READ, WRITE, FSTAT, OPENDIR, READDIR, REMOVE, STAT, RENAME = 1, 3, 4, 5, 6, 8, 11, 12, 13, 17, 18
+INIT, OPEN, CLOSE, READ, WRITE, LSTAT, FSTAT = 1, 3, 4, 5, 6, 7, 8
+OPENDIR, READDIR, REMOVE, STAT, RENAME = 11, 12, 13, 17, 18
 VERSION_REPLY, STATUS_REPLY, HANDLE_REPLY, DATA_REPLY = 2, 101, 102, 103
 NAME_REPLY, ATTRS_REPLY, EXTENDED_REQUEST = 104, 105, 200
 OK_STATUS, END_OF_FILE, NO_SUCH_FILE, NO_PERMISSION = 0, 1, 2, 3

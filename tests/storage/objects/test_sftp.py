@@ -8,9 +8,12 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tartools.storage.listing import ls
+from tartools.storage.objects import sftp
 from tartools.storage.objects.sftpclient import ConnectionFailedError, Packet, Server, explain_failure
 from tests.conftest import Run, clean_environment, make_samples, make_tar, python
 
@@ -119,6 +122,23 @@ def test_lists_and_expands(env: dict[str, str], files: Path, run: Run) -> None:
     assert run("tarcat", url_of(f"{files}/b%2520.tar"), env=env).output() == SMALL
     assert run("tarcat", url_of(f"{files}/a%201.tar"), env=env).output() == SMALL
     assert "no object matches" in run("tarcat", url_of(f"{files}/x*.tar"), env=env).failure(lines=1)
+
+
+def test_a_server_that_lists_names_without_modes(
+    env: dict[str, str], files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders and links are told apart by LSTAT: folders are entered, and no link to one is."""
+    for name in ("a.tar", "d/b.tar"):
+        (files / name).parent.mkdir(exist_ok=True)
+        (files / name).write_bytes(SMALL)
+    (files / "link.tar").symlink_to("a.tar")
+    (files / "d/loop").symlink_to("..")
+    entries = sftp._entries
+    without_modes: Callable[..., Any] = lambda *args: [(n, a._replace(mode=None)) for n, a in entries(*args)]  # noqa: E731
+    monkeypatch.setattr(sftp, "_entries", without_modes)
+    monkeypatch.setenv("PATH", env["PATH"])
+    top = url_of(f"{files}/")
+    assert [entry.url.removeprefix(top) for entry in ls(top)] == ["a.tar", "d/b.tar", "link.tar"]
 
 
 def test_home_is_a_tilde(env: dict[str, str], files: Path, run: Run) -> None:
