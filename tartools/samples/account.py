@@ -183,20 +183,21 @@ class Account:
         for check in list(self.watched):
             check()
 
-    def report_members(self) -> None:
-        """Report members that became no samples: special ones after the first, as an omission, and macOS metadata."""
+    def report_more_specials(self) -> None:
+        """Report how many special members came after the first one, which `report_special` reported, as an omission."""
         if self.specials > 1:
             self.omit(f"{several(self.specials - 1, 'more such member')} not passed on")
-        if self.macos_metadata:
-            self.warn(f"{several(self.macos_metadata, 'macOS metadata file')} (._* and .DS_Store) left out")
 
     def report_totals(self) -> None:
         """Report left-out data at the end of a successful run, and check that the counts add up.
 
-        It calls `report_members`, and warns that no sample was selected, if all that were read are in `left_out`.
-        Raises: AssertionError, for a bug of ours, unless `samples_in` is `samples_done`.
+        An omission: special members after the first. Warnings: macOS metadata files; that no sample was selected, if
+        samples were read, all are in `left_out`, and `warn_empty` was not called before. Raises: AssertionError, for a
+        bug of ours, unless `samples_in` is `samples_done`.
         """
-        self.report_members()
+        self.report_more_specials()
+        if self.macos_metadata:
+            self.warn(f"{several(self.macos_metadata, 'macOS metadata file')} (._* and .DS_Store) left out")
         if 0 < self.samples_in == self.left_out:
             self.warn_empty(f"no samples selected (of {self.samples_in:,})")
         if self.samples_in != self.samples_done:

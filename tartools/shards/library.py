@@ -58,7 +58,7 @@ def read(
     keeps its buffer: keep `sample.own()` instead.
     Raises StorageError and TarFormatError, with URL and byte offset, after the samples before the damage. Links,
     devices and sparse members are skipped, with a warning of the first and at the end of how many more, unless
-    *skip_special*; macOS metadata with one at the end. *lax* accepts a shard
+    *skip_special*. *lax* accepts a shard
     without an end-of-archive block, with a warning.
     *check_sums*: a list of checksums, as sha256sum writes it: StorageError is raised at once if the list can't be read
     or lacks a shard, after the samples of a shard that is not as listed, and for a table when it is read.
@@ -94,7 +94,7 @@ def _compare_sums(batches: Iterator[Batch], sums: ListedSums) -> Iterator[Batch]
 def _samples_of_one_process(batches: Iterator[Batch], account: Account) -> Iterator[Sample]:
     """Yield the samples of *batches* one by one, in the process that takes the first of them.
 
-    At the end *account* reports the members that became no samples. Raises RuntimeError in another process, such as a
+    At the end *account* reports the special members after the first. Raises RuntimeError in another process, such as a
     fork: two processes would share the position in the file, and each would get parts of samples.
     """
     process = _processes[-1]
@@ -107,7 +107,7 @@ def _samples_of_one_process(batches: Iterator[Batch], account: Account) -> Itera
                         "this iterator was begun in another process, which reads on from the same files: "
                         "call tartools.read in each process"
                     )
-    account.report_members()
+    account.report_more_specials()
 
 
 def write(
