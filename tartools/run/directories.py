@@ -191,7 +191,7 @@ class SampleDirectories:
             self._emptied.append(task.folder)
 
     def sweep(self) -> None:
-        """Remove the directories that `remove` has left, with all in them, but not those that it kept for reuse.
+        """Remove all directories left by `remove`, with their content, but the ones kept for reuse.
 
         This may wait for the disk. Files that can't be removed stay without an error.
         """

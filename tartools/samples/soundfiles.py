@@ -16,6 +16,8 @@ from tartools.errors import TarToolsError
 if TYPE_CHECKING:
     import soundfile
 
+NO_LENGTH = "its header does not say how long it is"
+MAX_FRAMES = 1 << 62  # libsndfile says more if a file does not say how many it has
 # A writer to a pipe can't know the size: 0, the largest 32-bit numbers, and near them (sox: 0x7ffff000 and its frames).
 MIN_STREAM_BYTES = 0x7FFF0000
 _RIFF_CHUNK = struct.Struct("<4sI")
@@ -23,6 +25,11 @@ _RIFF_CHUNK = struct.Struct("<4sI")
 _OGG_PAGE = struct.Struct("<4sBBqIIIB")
 _LAST_PAGE_FLAG = 4
 _REVERSED_BITS = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def has_known_length(sound: soundfile.SoundFile) -> bool:
+    """True if the file of *sound* says how many frames it has; False for a FLAC file that was written to a pipe."""
+    return bool(sound.frames < MAX_FRAMES)
 
 
 class _FailureRecorder:

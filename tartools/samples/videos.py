@@ -111,7 +111,7 @@ def stream_length(video: InputContainer, stream: Stream) -> Fraction | None:
 
 
 def file_length(video: InputContainer) -> Fraction | None:
-    """Return the seconds of the file *video*, about those of its longest stream; None if it does not say, or says 0."""
+    """Return the length of *video* in seconds, about as its longest stream; None if its header has none, or 0."""
     return Fraction(video.duration, MICROSECONDS) if video.duration else None
 
 

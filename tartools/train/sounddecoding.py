@@ -13,7 +13,7 @@ import numpy as np
 
 from tartools.errors import SampleError, TarToolsError, how_to_install
 from tartools.samples.filetypes import MAGIC_BYTES, SOUND, SOUNDS, suffix_of, type_of_file
-from tartools.samples.soundfiles import open_by_soundfile, truncation
+from tartools.samples.soundfiles import NO_LENGTH, has_known_length, open_by_soundfile, truncation
 from tartools.train.clips import Clip, as_file
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 TORCH_SOUNDS = SOUNDS - {"m4a"}  # suffixes that decode="torch" decodes; libsndfile does not know the other one
 MAX_SOUND_BYTES = 1 << 30  # bytes of a decoded sound, or part; a small FLAC may have hours of silence
 SOUND_BLOCK_FRAMES = 1 << 16  # frames that are decoded at a time
-MAX_SOUND_FRAMES = 1 << 62  # libsndfile says more if a file does not say how many it has
-NO_LENGTH = "its header does not say how long it is"
 _LIBRARY_PREFIX = r"^(Error (opening <.*>|in \w+ file\.|:)[: ]*)+"  # the name of our file object
 
 
@@ -175,11 +173,6 @@ def open_sound(file: IO[bytes], size: int) -> Iterator[soundfile.SoundFile]:
         raise SampleError(reason)
     with open_by_soundfile(file) as sound:
         yield sound
-
-
-def has_known_length(sound: soundfile.SoundFile) -> bool:
-    """True if the file of *sound* says how many frames it has; False for a FLAC file that was written to a pipe."""
-    return bool(sound.frames < MAX_SOUND_FRAMES)
 
 
 def read_frames(sound: soundfile.SoundFile, begin: int, count: int) -> np.ndarray[Any, Any]:

@@ -78,7 +78,7 @@ def test_suffixes_and_folders(line: tuple[str, tuple[str, ...]], inside: Inside)
 
 @pytest.mark.parametrize("key", [key for key in LINES if key[0] != "tarsplit"], ids="".join)  # that adds a number
 def test_a_directory_is_no_output(key: tuple[str, str], inside: Inside) -> None:
-    """It is refused before anything is read or written, also with -f, and not once the samples are sorted."""
+    """It is refused before anything is read or written, also with --force, and not once the samples are sorted."""
     pytest.importorskip("google.protobuf")
     text, (suffix, *_) = LINES[key]
     Path("a.tar").write_bytes(TAR)
@@ -86,9 +86,8 @@ def test_a_directory_is_no_output(key: tuple[str, str], inside: Inside) -> None:
     inside("tar2zip", "a.tar", "-o", "a.zip")
     Path(f"d.{suffix}").mkdir()
     before = {*Path().iterdir()}
-    for force in ([], ["-f"]):
-        name, *words = shlex.split(text.replace("OUT", f"d.{suffix}"))
-        option = [word.replace("-f", "--force") for word in force]
+    name, *words = shlex.split(text.replace("OUT", f"d.{suffix}"))
+    for option in ([], ["--force"]):
         said = inside(name, *option, *words).failure(2 if load(name).trouble == 2 else 1)
         assert said == f"{name}: d.{suffix}: is the name of a directory; name a file in it\n"
         assert {*Path().iterdir()} == before

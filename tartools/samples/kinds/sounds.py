@@ -27,7 +27,6 @@ SOUND_FACTS = (
     ("format", "string"),
     ("broken", "string"),
 )
-MAX_FRAMES = 1 << 62  # libsndfile's number of frames of a file that does not say how long it is
 BARS = "▁▂▃▄▅▆▇█"
 
 # subtype of libsndfile -> description
@@ -133,11 +132,11 @@ def _sound_facts(file: IO[bytes], head: bytes, size: int) -> tuple[float, int, i
         return _mpeg4_sound_facts(file, size)
     if not suffixes:
         raise ValueError("its first bytes do not match any sound format")
-    from tartools.samples.soundfiles import open_by_soundfile
+    from tartools.samples.soundfiles import NO_LENGTH, has_known_length, open_by_soundfile
 
     with open_by_soundfile(file) as opened:
-        if opened.frames >= MAX_FRAMES:
-            raise ValueError("its header does not say how long it is")
+        if not has_known_length(opened):
+            raise ValueError(NO_LENGTH)
         return opened.frames / opened.samplerate, opened.samplerate, opened.channels, str(opened.format)
 
 

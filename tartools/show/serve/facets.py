@@ -94,6 +94,8 @@ def bin_edges(low: float, high: float, is_integer: bool) -> list[float]:
 
     >>> bin_edges(0, 3, True), bin_edges(1, 100, True)[:3], bin_edges(5.0, 5.0, False)[0]
     ([0, 1, 2, 3, 4], [1, 6, 11], 5.0)
+    >>> bin_edges(0.0, 0.0, False)
+    [0.0, 5e-324]
     """
     if is_integer and abs(low) < 1 << 53 and abs(high) < 1 << 53:
         first, last = int(low), int(high) + 1

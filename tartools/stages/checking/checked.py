@@ -65,7 +65,7 @@ class InputsToCheck:
 
     @property
     def count(self) -> int:
-        """The number of shards: inputs that are no tables, missing ones too, and those that tables read so far list."""
+        """The number of shards: all inputs but tables, also missing ones, and the shards that the tables read list."""
         listed: set[str] = set()
         return len(self.urls) - len(self.tables) + len(listed.union(*(table.shards for table in self.tables.values())))
 
